@@ -1,0 +1,23 @@
+# Everything runs in .venv, which every target makes or brings up to date first.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 14
+
+env: ## set up .venv from requirements/cpu.lock, or keep it when the lock has not changed
+	@tools/setup_env.sh
+
+demo: env ## train a tiny model on CPU with and without RPO and compare
+	.venv/bin/openrlhf-rpo demo
+
+test: env ## all tests that need no GPU
+	.venv/bin/python -m pytest tests -m "not gpu"
+	@echo "make test: all tests passed"
+
+lint: env ## ruff, ruff format, mypy on the pure packages
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	@echo "make lint: clean"

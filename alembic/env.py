@@ -1,0 +1,43 @@
+"""How Alembic reaches the path cache: over the connection of a starting run, or by hand (see alembic.ini)."""
+
+import contextlib
+import logging.config
+import os
+
+from sqlalchemy import Connection
+
+from alembic import context
+from openrlhf_rpo.cache.lock import WriterLock
+from openrlhf_rpo.cache.models import Base
+from openrlhf_rpo.cache.session import make_engine, parse_url
+
+
+def hand_url() -> str:
+    default = os.environ.get("RPO_CACHE_URL", "sqlite:///rpo_cache.db")
+    return context.get_x_argument(as_dictionary=True).get("url", default)
+
+
+def migrate(connection: Connection) -> None:
+    context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def migrate_by_hand() -> None:
+    logging.config.fileConfig(context.config.config_file_name, disable_existing_loggers=False)
+    _, file = parse_url(hand_url())
+    with contextlib.ExitStack() as resources:
+        if file is not None:
+            resources.callback(WriterLock(file).release)
+        with make_engine(hand_url()).begin() as connection:
+            migrate(connection)
+
+
+if context.is_offline_mode():
+    context.configure(url=hand_url(), target_metadata=Base.metadata, literal_binds=True, render_as_batch=True)
+    with context.begin_transaction():
+        context.run_migrations()
+elif "connection" in context.config.attributes:
+    migrate(context.config.attributes["connection"])
+else:
+    migrate_by_hand()

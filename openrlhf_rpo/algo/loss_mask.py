@@ -1,0 +1,42 @@
+"""Which tokens carry loss: the one place the loss gets its mask from (spec section 5).
+
+A prompt of 3 tokens, a prefix of 4 and a response of 3, so a path of 7 tokens and a sequence of 10::
+
+    token       p0 p1 p2 | a  b  c  d | x  y  <end>
+    mask         0  0  0 | 0  0  0  0 | 1  1  1        only what this step's policy sampled
+    include      0  0  0 | 1  1  1  1 | 1  1  1        the whole path, as the paper's |o_i|
+    weighted     0  0  0 | 1  1  1  1 | 1  1  1        the whole path, prefix tokens scaled by ``prefix_weights``
+
+Upstream's ``action_mask`` is this mask without its first entry: entry t of ``action_mask`` belongs to token t + 1,
+which is predicted from token t. Here, with ``mask``: ``0 0 0 0 0 0 1 1 1``.
+
+Degenerate cases: with an empty prefix the modes agree, and it is plain GRPO. ``weighted`` needs mu; a path stored
+without log-probs has none, so its prefix is masked.
+"""
+
+import math
+from collections.abc import Sequence
+
+
+def loss_mask(
+    prompt_length: int, prefix_length: int, response_length: int, mode: str, prefix_has_log_probs: bool = True
+) -> list[int]:
+    """One entry a token of prompt + prefix + response, 1 where the token carries loss. Lengths are in tokens.
+
+    Raises ValueError for a mode other than "mask", "include" and "weighted".
+    """
+    if mode not in ("mask", "include", "weighted"):
+        raise ValueError(f"prefix loss {mode!r}: expected mask, include or weighted")
+    prefix = mode == "include" or (mode == "weighted" and prefix_has_log_probs)
+    return [0] * prompt_length + [int(prefix)] * prefix_length + [1] * response_length
+
+
+def prefix_weights(current_log_probs: Sequence[float], stored_log_probs: Sequence[float], cap: float) -> list[float]:
+    """min(c, pi_theta / mu) for each prefix token (paper appendix C), mu being the policy that sampled it.
+
+    Log-probs are natural, one a prefix token; ``cap`` is c > 0. Large differences end at the cap, nothing overflows.
+    Raises ValueError when the two differ in length.
+    """
+    highest = math.log(cap)
+    differences = [now - then for now, then in zip(current_log_probs, stored_log_probs, strict=True)]
+    return [cap if difference >= highest else math.exp(difference) for difference in differences]

@@ -1,0 +1,83 @@
+"""What one step does to one question's cached path (paper section 3.3, spec section 6).
+
+1. Candidates are the rewarded samples (``admit rewarded``) or all of them (``any``, the paper's equation).
+2. One of them, chosen by the update rule, replaces the path: new path = prefix + response, its parent is the old one.
+3. Without a candidate the path is kept. Under ``on_all_wrong reset`` the next group moreover starts from the bare
+   question, once, because a mistake inside a prefix otherwise never heals.
+
+Degenerate cases: with updates off everything is kept, C(0). Under ``admit any`` there is always a candidate, so
+nothing is ever reset. Without a cached path there is nothing to reset.
+"""
+
+from openrlhf_rpo.algo.draws import keyed_generator
+from openrlhf_rpo.algo.update import UPDATE_RULES
+from openrlhf_rpo.algo.variance import rewarded
+from openrlhf_rpo.config import UpdateOptions
+from openrlhf_rpo.types import CacheDecision, Group, Path, Sample, Visit
+
+
+def decide(group: Group, parent: Path | None, options: UpdateOptions, step: int, seed: int) -> CacheDecision:
+    """What to store for the group's question; ``parent`` is its cached path, None when there is none.
+
+    Raises ValueError when a sample has no score or no shaped reward.
+    """
+    scores = [score_of(sample) for sample in group.samples]
+    candidates = [i for i, score in enumerate(scores) if options.admit == "any" or rewarded(score)]
+    if not options.enable:
+        return CacheDecision(None, _visit(group, step, "update_off"))
+    if not candidates:
+        reset = options.on_all_wrong == "reset" and parent is not None
+        return CacheDecision(None, _visit(group, step, "reset" if reset else "no_rewarded_sample", start_bare=reset))
+    chosen, outcome = UPDATE_RULES[options.rule](
+        [_reward_of(sample) for sample in group.samples],
+        [sample.path_length for sample in group.samples],
+        candidates,
+        options.epsilon,
+        keyed_generator(seed, step, group.question.question_id, "update"),
+    )
+    return CacheDecision(_new_path(group, chosen, step), _visit(group, step, outcome))
+
+
+def score_of(sample: Sample) -> float:
+    """The score of a sample that must have one. Raises ValueError."""
+    if sample.score is None:
+        raise ValueError("a sample has no score yet")
+    return sample.score
+
+
+def _reward_of(sample: Sample) -> float:
+    if sample.shaped_reward is None:
+        raise ValueError("a sample has no shaped reward yet")
+    return sample.shaped_reward
+
+
+def _new_path(group: Group, chosen: int, step: int) -> Path:
+    sample = group.samples[chosen]
+    prefix = sample.prefix
+    return Path(
+        question_id=group.question.question_id,
+        token_ids=prefix.token_ids + sample.response_ids,
+        log_probs=prefix.log_probs + sample.response_log_probs if prefix.log_probs is not None else None,
+        finish_reason=sample.finish_reason,
+        score=score_of(sample),
+        reward=_reward_of(sample),
+        prefix_length=len(prefix),
+        step=step,
+        parent_id=prefix.path.path_id if prefix.path is not None and len(prefix) > 0 else None,
+    )
+
+
+def _visit(group: Group, step: int, outcome: str, start_bare: bool = False) -> Visit:
+    """Cut and prefix length are the first sample's, which with one cut a group is everyone's."""
+    first = group.samples[0].prefix
+    return Visit(
+        question_id=group.question.question_id,
+        step=step,
+        cut=first.cut,
+        prefix_length=len(first),
+        shortest_path=min(sample.path_length for sample in group.samples),
+        n_samples=len(group.samples),
+        n_rewarded=sum(rewarded(score_of(sample)) for sample in group.samples),
+        outcome=outcome,
+        start_bare=start_bare,
+    )

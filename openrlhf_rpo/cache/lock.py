@@ -1,0 +1,57 @@
+"""One writer a cache: a lock on a file beside the database, held for as long as the cache is open."""
+
+import fcntl
+import os
+import pathlib
+import socket
+import weakref
+
+from openrlhf_rpo.cache.errors import CacheLocked, CacheUnwritable
+
+
+class WriterLock:
+    """``flock`` on ``<database>.lock``, which names its holder. The kernel lets go of it when the process ends.
+
+    The file itself stays: removing it would let two processes lock two files of one name.
+    Raises ``CacheLocked`` when another process (or another cache object of this one) holds it.
+    """
+
+    def __init__(self, database: pathlib.Path) -> None:
+        file = database.with_name(database.name + ".lock")
+        try:
+            self._fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise CacheUnwritable(
+                f"Path cache {database}: cannot write {file.name} beside it ({error.strerror}). "
+                "Make its folder writable."
+            ) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._fd, 200, 0).decode(errors="replace") or "unknown"
+            os.close(self._fd)
+            raise CacheLocked(
+                f"Path cache {database} is in use by process {holder}. "
+                "Wait for it, end it, or use another --ckpt.path or --rpo.cache.url."
+            ) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
+        _held.add(self)
+
+    def release(self) -> None:
+        """Let go of the lock; a second call does nothing."""
+        if self in _held:
+            _held.discard(self)
+            os.close(self._fd)
+
+
+_held: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
+
+
+def _drop_in_child() -> None:
+    """A forked child (a reward process, say) that outlives a killed trainer must not keep the lock."""
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)

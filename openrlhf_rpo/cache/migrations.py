@@ -1,0 +1,43 @@
+"""Brings a database to the schema of this version, with the scripts of the top-level ``alembic`` folder."""
+
+import pathlib
+
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect
+
+from alembic import command
+from openrlhf_rpo.cache.errors import CacheError, CacheNewer
+
+
+def scripts_folder() -> pathlib.Path:
+    """``openrlhf_rpo/_alembic`` in an installed wheel, ``alembic`` at the repository root in a checkout."""
+    package = pathlib.Path(__file__).resolve().parents[1]
+    for folder in (package / "_alembic", package.parent / "alembic"):
+        if (folder / "env.py").is_file():
+            return folder
+    raise CacheError(f"openrlhf_rpo in {package} was installed without its migration scripts. Install it again.")
+
+
+def upgrade(connection: Connection, where: str) -> None:
+    """Upgrade to head inside the transaction of ``connection``. ``where`` names the database in messages.
+
+    Raises ``CacheNewer`` on a revision unknown here, ``CacheError`` on tables that are not a path cache's.
+    """
+    config = Config()
+    config.set_main_option("script_location", str(scripts_folder()).replace("%", "%%"))
+    scripts = ScriptDirectory.from_config(config)
+    head = scripts.get_current_head()
+    current = MigrationContext.configure(connection).get_current_revision()
+    if current == head:
+        return
+    if current is None and set(inspect(connection).get_table_names()) - {"alembic_version"}:
+        raise CacheError(f"{where} is a database of something else. Use another --rpo.cache.url.")
+    if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
+        raise CacheNewer(
+            f"Path cache {where} has schema revision {current}, this version of openrlhf_rpo knows up to {head}. "
+            "Install the version that wrote it, or a later one."
+        )
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -1,0 +1,75 @@
+"""The tables of the path cache (SQLAlchemy 2 typed ORM). ``alembic/versions`` builds exactly these.
+
+Rows are only added, never changed: the cache at step t is, for each question, the row with the largest step <= t.
+The initial cache has step 0. Token ids and log-probs are bytes of ``codec``.
+"""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import JSON, DateTime, Double, ForeignKey, Index, LargeBinary
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {float: Double, datetime: DateTime(timezone=True), bytes: LargeBinary}
+
+
+class RunRow(Base):
+    """What the cache belongs to: fingerprints, the package version that made it, when C(0) was complete."""
+
+    __tablename__ = "runs"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+
+
+class PathRow(Base):
+    """One path of one question. RPO uses slot 0; rules that keep several paths a question use more."""
+
+    __tablename__ = "paths"
+    __table_args__ = (Index("ix_paths_question_slot_step", "question_id", "slot", "step", unique=True),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    question_id: Mapped[str]
+    slot: Mapped[int] = mapped_column(default=0)
+    step: Mapped[int] = mapped_column(index=True)
+    token_ids: Mapped[bytes]
+    log_probs: Mapped[bytes | None]
+    n_tokens: Mapped[int]
+    finish_reason: Mapped[str]
+    score: Mapped[float]
+    reward: Mapped[float]
+    prefix_length: Mapped[int]
+    parent_id: Mapped[int | None] = mapped_column(ForeignKey("paths.id"), index=True)
+
+
+class VisitRow(Base):
+    """What one step did to one question (``types.Visit``)."""
+
+    __tablename__ = "visits"
+
+    question_id: Mapped[str] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, index=True)
+    cut: Mapped[int]
+    prefix_length: Mapped[int]
+    shortest_path: Mapped[int]
+    n_samples: Mapped[int]
+    n_rewarded: Mapped[int]
+    outcome: Mapped[str]
+    start_bare: Mapped[bool]
+
+
+class StepRow(Base):
+    """One committed step (``types.StepRecord``). A metric that is not finite is stored as null."""
+
+    __tablename__ = "steps"
+
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    episode: Mapped[int]
+    consumed: Mapped[int]
+    metrics: Mapped[dict[str, float | None]] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(default=_now)

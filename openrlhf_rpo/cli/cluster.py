@@ -1,0 +1,106 @@
+"""Ray for a run: what the command asks for, what there is, and the connection itself."""
+
+import os
+from types import SimpleNamespace
+
+from openrlhf_rpo import platform
+from openrlhf_rpo.upstream import UsageError
+
+Need = tuple[str, int, str]  # what, how many devices, the flags that say so
+
+
+def required_devices(args: SimpleNamespace) -> list[Need]:
+    """Devices by component, as OpenRLHF's ``train`` will ask for them: GPUs, or CPUs on a CPU host."""
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
+    critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
+    reward = 0 if args.reward.remote_url else args.reward.num_nodes * args.reward.num_gpus_per_node
+    if args.train.colocate_all and not args.train.async_enable:
+        reference = engines = 0
+    if args.train.colocate_all:
+        critic = reward = 0
+    if args.train.colocate_actor_ref:
+        reference = 0
+    if args.train.colocate_critic_reward and critic:
+        reward = 0
+    return [
+        (what, number, flags)
+        for what, number, flags in (
+            ("actor", actors, "--actor.num_nodes x --actor.num_gpus_per_node"),
+            ("vLLM engines", engines, "--vllm.num_engines x --vllm.tensor_parallel_size"),
+            ("reference", reference, "--ref.num_nodes x --ref.num_gpus_per_node (none with --algo.kl.init_coef 0)"),
+            ("critic", critic, "--critic.num_nodes x --critic.num_gpus_per_node"),
+            ("reward model", reward, "--reward.num_nodes x --reward.num_gpus_per_node"),
+        )
+        if number
+    ]
+
+
+def check_resources(needs: list[Need], available: dict[str, float], kind: str) -> None:
+    """Raises UsageError when the cluster has too little: asking Ray anyway would wait for ever in silence."""
+    total = sum(number for _, number, _ in needs)
+    have = int(available.get(kind, 0))
+    if total <= have:
+        return
+    asked = "\n".join(f"  {what}: {number} ({flags})" for what, number, flags in needs)
+    remedy = f"start Ray with --num-{kind.lower()}s {total} or more" if kind == "CPU" else "add GPUs to the cluster"
+    raise UsageError(
+        f"this command asks for {total} {kind}s, the Ray cluster has {have}:\n{asked}\n"
+        f"Lower one of these flags, colocate with --train.colocate_all, or {remedy}."
+    )
+
+
+def connect(args: SimpleNamespace) -> None:
+    """Connect to the Ray cluster of RAY_ADDRESS (a submitted job has one), or start a local one, and check it."""
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS")
+    needs = required_devices(args)
+    gpus = 0.0
+    if address:
+        ray.init(address=address, log_to_driver=False)
+        gpus = ray.cluster_resources().get("GPU", 0.0)
+        ray.shutdown()
+    device = platform.choose(args.rpo.device, gpus)
+    kind = "GPU" if device == "cuda" else "CPU"
+    if device == "cpu":
+        adapt_options_to_cpu(args)
+    platform.prepare()
+    runtime_env = {
+        "worker_process_setup_hook": platform.SETUP_HOOK,
+        "env_vars": {
+            "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
+            "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN"),
+            "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"),
+            **platform.worker_env(),
+        },
+    }
+    if address:
+        ray.init(address=address, runtime_env=runtime_env)
+    elif device == "cpu":
+        # A laptop may run more processes than it has cores; each takes one CPU in Ray's books.
+        cpus = max(os.cpu_count() or 1, sum(n for _, n, _ in needs))
+        ray.init(num_cpus=cpus, num_gpus=0, include_dashboard=False, runtime_env=runtime_env)
+    else:
+        ray.init(runtime_env=runtime_env)
+    try:
+        check_resources(needs, ray.cluster_resources(), kind)
+    except UsageError:
+        ray.shutdown()
+        raise
+
+
+def adapt_options_to_cpu(args: SimpleNamespace) -> None:
+    """What has no CPU form is replaced where the result is the same, and refused where it is not."""
+    if args.ds.packing_samples or args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1:
+        raise UsageError(
+            "--ds.packing_samples, --train.dynamic_batch_enable, --ds.ring_attn_size and --ds.tensor_parallel_size "
+            "need flash-attention and a GPU: leave them out on a CPU host"
+        )
+    if args.vllm.tensor_parallel_size > 1 or args.vllm.enable_sleep:
+        raise UsageError("--vllm.tensor_parallel_size > 1 and --vllm.enable_sleep need a GPU: leave them out")
+    if "flash_attention" in args.ds.attn_implementation:
+        args.ds.attn_implementation = "sdpa"
+    args.vllm.sync_backend = "gloo"
+    args.vllm.enforce_eager = True

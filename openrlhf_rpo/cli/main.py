@@ -1,0 +1,37 @@
+"""The ``openrlhf-rpo`` command: one sub-command a task."""
+
+import argparse
+import sys
+
+from openrlhf_rpo import __version__
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status of the sub-command."""
+    parser = argparse.ArgumentParser(prog="openrlhf-rpo", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    train = commands.add_parser(
+        "train",
+        help="train with RPO (the same as python -m openrlhf_rpo.cli.train_rpo_ray; --help lists its options)",
+        add_help=False,
+    )
+    demo = commands.add_parser("demo", help="train the testbed's tiny model on this machine and show what RPO did")
+    demo.add_argument("--out", default="runs/demo", help="folder of the run (default: %(default)s)")
+    demo.add_argument("--steps", type=int, default=40, help="training steps (default: %(default)s)")
+    demo.add_argument("--level", default="main", choices=["main", "hard"], help="difficulty (default: %(default)s)")
+
+    args, rest = parser.parse_known_args(argv)
+    if args.command == "train":
+        from openrlhf_rpo.cli import train_rpo_ray
+
+        return train_rpo_ray.main(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    from openrlhf_rpo.cli.demo import run_demo
+
+    return run_demo(args.out, args.steps, args.level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The command line: OpenRLHF's options, ours, presets, and every check that needs nothing but the options."""
+
+import argparse
+import difflib
+import os
+from types import SimpleNamespace
+
+from openrlhf_rpo import upstream
+from openrlhf_rpo.algo.presets import expand
+from openrlhf_rpo.config import OptionError, RPOConfig, add_options
+from openrlhf_rpo.upstream import UsageError
+
+_UNSET = object()
+SHIPPED_REWARD = "rpo"  # stands in --reward.remote_url for --rpo.reward.functions
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """OpenRLHF's parser with the ``--rpo.*`` options added."""
+    parser = upstream.build_parser()
+    parser.prog = "python -m openrlhf_rpo.cli.train_rpo_ray"
+    parser.description = "Train a reasoning model with RPO on OpenRLHF: every OpenRLHF option, and --rpo.*."
+    add_options(parser)
+    return parser
+
+
+def parse(argv: list[str]) -> SimpleNamespace:
+    """Hierarchical options (``args.algo.kl.init_coef``, ``args.rpo.cut.max``), presets applied, checked.
+
+    Raises UsageError or OptionError with a message for the user.
+    """
+    parser = build_parser()
+    flat, given = _parse_given(parser, argv)
+    _apply_presets(flat, given)
+    rpo = RPOConfig.from_namespace(upstream.nest(flat).rpo)
+    _use_shipped_rewards(flat, rpo)
+    args = upstream.finish_args(flat)
+    check_options(args, rpo)
+    return args
+
+
+def _parse_given(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[argparse.Namespace, set[str]]:
+    """All options with their defaults, and the names of those that were given by hand."""
+    marked = argparse.Namespace(**{a.dest: _UNSET for a in parser._actions if a.dest != "help"})
+    known, unknown = parser.parse_known_args(argv, marked)
+    if unknown:
+        raise UsageError(_unknown_options(parser, unknown))
+    given = {name for name, value in vars(known).items() if value is not _UNSET}
+    for name in vars(known).keys() - given:
+        setattr(known, name, parser.get_default(name))
+    return known, given
+
+
+def _unknown_options(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+    known = [option for action in parser._actions for option in action.option_strings]
+    lines = []
+    for word in (w.split("=")[0] for w in unknown if w.startswith("-")):
+        near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+        lines.append(f"unknown option {word}" + (f": did you mean {near[0]}?" if near else ""))
+    return "\n".join(lines) or f"unexpected argument {unknown[0]!r}: it belongs to no option"
+
+
+def _apply_presets(flat: argparse.Namespace, given: set[str]) -> None:
+    budget = getattr(flat, "rollout.max_new_tokens") or getattr(flat, "data.max_len")
+    try:
+        values = expand(getattr(flat, "rpo.preset"), given, budget)
+    except ValueError as error:
+        raise UsageError(f"--rpo.preset: {error}") from None
+    for name, value in values.items():
+        setattr(flat, name, value)
+
+
+def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
+    """Upstream takes a missing --reward.remote_url for a reward model; a shipped reward is neither."""
+    if not rpo.reward.functions:
+        return
+    if getattr(flat, "reward.remote_url"):
+        raise UsageError("--rpo.reward.functions and --reward.remote_url are two sources of one reward: give one")
+    url = SHIPPED_REWARD
+    if not rpo.enable:
+        if rpo.reward.functions != "math":
+            raise UsageError("--rpo.enable false (plain OpenRLHF) takes --rpo.reward.functions math, or a Python file")
+        url = os.path.join(os.path.dirname(os.path.dirname(__file__)), "rewards", "math_file.py")
+    setattr(flat, "reward.remote_url", url)
+
+
+def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
+    """Contradictions that OpenRLHF does not know or finds only after the engines have started."""
+    world = args.actor.num_nodes * args.actor.num_gpus_per_node
+    batch, micro = args.train.batch_size, args.train.micro_batch_size
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    _need(args.actor.model_name_or_path, "--actor.model_name_or_path is missing: a model folder or a hub name")
+    _need(
+        batch % (micro * world) == 0,
+        f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {world} actor processes",
+    )
+    _need(
+        samples % batch == 0,
+        f"a step samples {args.rollout.batch_size} questions x {args.rollout.n_samples_per_prompt} = {samples}, "
+        f"which is not a multiple of --train.batch_size {batch}",
+    )
+    if not rpo.enable:
+        return
+    _need(not args.train.agent_func_path, "RPO replays single-turn paths: --train.agent_func_path needs --rpo.enable false")
+    _need(
+        args.data.max_images_per_prompt == 0,
+        "RPO replays token ids, and images would be expanded twice: --data.max_images_per_prompt needs --rpo.enable false",
+    )
+    _need(
+        not args.train.async_enable,
+        "--train.async_enable with RPO is refused: a rollout that runs ahead would read paths that the step before it "
+        "has not replaced yet. Leave it out, or use --rpo.enable false",
+    )
+    _need(args.vllm.num_engines, "--vllm.num_engines is missing: RPO generates through vLLM, at least 1 engine")
+    _need(
+        not (args.algo.dynamic_filtering_enable and not args.reward.remote_url),
+        "--algo.dynamic_filtering_enable needs scores at rollout: a reward function or server, not a reward model",
+    )
+
+
+def _need(condition: object, message: str) -> None:
+    if not condition:
+        raise UsageError(message)
+
+
+__all__ = ["OptionError", "UsageError", "build_parser", "parse"]

@@ -1,0 +1,294 @@
+"""Every ``--rpo.*`` option: its default, its help, its check, once.
+
+One frozen dataclass a group. A field is an option: its default and its line of help stand beside it, the parser is
+built from it (``add_options``), and ``RPOConfig.from_namespace`` builds and checks it. Nothing else holds a default.
+"""
+
+import argparse
+import math
+from dataclasses import MISSING, dataclass, field, fields
+from types import SimpleNamespace
+from typing import Any
+
+
+class OptionError(ValueError):
+    """An option has a value that cannot work; the message names the option, the value and what to do."""
+
+
+def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
+    """A dataclass field that is also a command line option."""
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+def _need(condition: bool, name: str, value: object, rule: str) -> None:
+    if not condition:
+        raise OptionError(f"--rpo.{name} {value}: {rule}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOptions:
+    """Where the first cached paths come from (spec section 1)."""
+
+    mode: str = option(
+        "progressive",
+        "progressive: the first visit of a question samples full paths, trains on them and caches one; "
+        "bulk: sample one path a question before training (the paper)",
+        ("progressive", "bulk"),
+    )
+    n_samples: int = option(1, "bulk: samples a question, of which the best rewarded (then the shortest) is kept")
+    max_tries: int = option(3, "bulk: rounds of sampling for a question whose samples all fail")
+    batch_size: int = option(256, "bulk: questions a batch; each finished batch is committed")
+    temperature: float | None = option(None, "bulk: sampling temperature (default: --rollout.temperature)")
+    top_p: float | None = option(None, "bulk: nucleus mass (default: --rollout.top_p)")
+    max_new_tokens: int | None = option(None, "bulk: longest path in tokens (default: the run's own)")
+
+    def check(self) -> None:
+        _need(self.n_samples >= 1, "init.n_samples", self.n_samples, "at least 1")
+        _need(self.max_tries >= 1, "init.max_tries", self.max_tries, "at least 1")
+        _need(self.batch_size >= 1, "init.batch_size", self.batch_size, "at least 1")
+        _need(self.temperature is None or self.temperature >= 0, "init.temperature", self.temperature, "0 or more")
+        _need(self.top_p is None or 0 < self.top_p <= 1, "init.top_p", self.top_p, "in (0, 1]")
+        _need(self.max_new_tokens is None or self.max_new_tokens >= 1, "init.max_new_tokens", self.max_new_tokens, ">= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutOptions:
+    """Where the cached path is cut (paper section 3.2, equations 3 and 4)."""
+
+    rule: str = option("uniform", "uniform: m ~ U{0..L}, both ends included (the paper)", ("uniform",))
+    max: str = option(
+        "ratio:0.5", "L, the largest cut: ratio:R of the shortest path of the question's last group, or fixed:N tokens"
+    )
+    scope: str = option("group", "one cut for the group (shared prefix) or one for each sample", ("group", "sample"))
+    fresh_share: float = option(0.25, "share of groups that start from the bare question although a path is cached")
+
+    def check(self) -> None:
+        self.parse_max()
+        _need(0 <= self.fresh_share <= 1, "cut.fresh_share", self.fresh_share, "a share between 0 and 1")
+
+    def parse_max(self) -> tuple[str, float]:
+        """("ratio", R) or ("fixed", N)."""
+        return _parse_rule("cut.max", self.max, {"ratio": (0.0, 1.0), "fixed": (0, math.inf)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """How many tokens a sample may generate (spec section 3)."""
+
+    rule: str = option(
+        "remaining",
+        "remaining: max_new_tokens minus the prefix; factor:F: at most ceil(F * cut), the reference code's cap is factor:1",
+    )
+    floor: int = option(16, "factor: never less than this many tokens")
+
+    def check(self) -> None:
+        self.parse()
+        _need(self.floor >= 1, "budget.floor", self.floor, "at least 1")
+
+    def parse(self) -> tuple[str, float]:
+        """("remaining", 0.0) or ("factor", F)."""
+        if self.rule == "remaining":
+            return "remaining", 0.0
+        return _parse_rule("budget.rule", self.rule, {"factor": (0.0, math.inf)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapingOptions:
+    """Length-aware reward shaping (paper section 3.4); scores stay unshaped."""
+
+    alpha: float = option(0.0, "sensitivity to length; 0 turns shaping off; the paper: 0.01")
+    min: float = option(0.5, "lower clip bound, the paper's m")
+    max: float = option(1.0, "upper clip bound, the paper's M")
+    scope: str = option(
+        "rewarded",
+        "rewarded: shape samples with a score above 0; all: the literal equation, which lifts wrong answers to the lower bound",
+        ("rewarded", "all"),
+    )
+    reference: str = option("group", "l_ref: mean length of the group, or of its rewarded samples", ("group", "rewarded"))
+
+    def check(self) -> None:
+        _need(0 <= self.alpha < math.inf, "shaping.alpha", self.alpha, "0 or more")
+        _need(self.min <= self.max, "shaping.min", self.min, f"at most --rpo.shaping.max {self.max}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixLossOptions:
+    """What the prefix tokens do in the loss (spec section 5)."""
+
+    mode: str = option(
+        "mask",
+        "mask: only response tokens carry loss; include: the whole path (the paper); "
+        "weighted: prefix tokens weighted by min(cap, pi_theta / mu)",
+        ("mask", "include", "weighted"),
+    )
+    cap: float = option(1.0, "weighted: c, the largest weight of a prefix token (paper appendix C)")
+
+    def check(self) -> None:
+        _need(self.cap > 0, "prefix_loss.cap", self.cap, "above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicOptions:
+    """Dynamic sampling, used with --algo.dynamic_filtering_enable (DAPO)."""
+
+    keep: str = option(
+        "scores", "keep a group when its scores differ, or when its shaped rewards differ", ("scores", "rewards")
+    )
+    max_batches: int = option(10, "stop with an error after this many batches of questions without a full batch of signal")
+
+    def check(self) -> None:
+        _need(self.max_batches >= 1, "dynamic.max_batches", self.max_batches, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateOptions:
+    """What enters the cache after a step (paper section 3.3)."""
+
+    enable: bool = option(True, "false keeps the initial cache, C(0)")
+    rule: str = option("epsilon_greedy", "epsilon_greedy: the paper's rule", ("epsilon_greedy",))
+    epsilon: float = option(0.1, "probability that the best sample is cached, else another one; the paper's best: 0.1")
+    admit: str = option("rewarded", "only rewarded samples may enter, or any (the paper's equation)", ("rewarded", "any"))
+    on_all_wrong: str = option(
+        "reset", "after a group without a rewarded sample: keep the path, or reset: start once from the bare question", ("keep", "reset")
+    )
+
+    def check(self) -> None:
+        _need(0 <= self.epsilon <= 1, "update.epsilon", self.epsilon, "a probability")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """Where the path cache lives."""
+
+    url: str | None = option(None, "SQLAlchemy URL (default: SQLite, rpo_cache.db below --ckpt.path)")
+    log_probs: bool = option(True, "store the sampled tokens' log-probs with each path (needed by prefix_loss include and weighted)")
+
+    def check(self) -> None:
+        _need(self.url is None or "://" in self.url, "cache.url", self.url, "an SQLAlchemy URL such as sqlite:///cache.db")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardOptions:
+    """Shipped reward functions and how any Python reward is run."""
+
+    functions: str | None = option(
+        None, "shipped rewards, comma separated: math, format, cosine; instead of --reward.remote_url"
+    )
+    weights: str | None = option(None, "weights of the shipped rewards, comma separated (default: 1 each)")
+    timeout: float = option(30.0, "seconds a reward call may take before its process is killed")
+    workers: int = option(2, "reward worker processes")
+    on_failure: float = option(0.0, "reward of a sample whose reward call raised or timed out")
+    max_failure_share: float = option(0.05, "stop the run when more than this share of a step's rewards failed")
+
+    def check(self) -> None:
+        _need(self.timeout > 0, "reward.timeout", self.timeout, "above 0")
+        _need(self.workers >= 1, "reward.workers", self.workers, "at least 1")
+        _need(0 <= self.max_failure_share <= 1, "reward.max_failure_share", self.max_failure_share, "a share")
+        if self.weights is not None:
+            _need(
+                self.functions is not None and len(self.weights.split(",")) == len(self.functions.split(",")),
+                "reward.weights",
+                self.weights,
+                "one weight for each of --rpo.reward.functions",
+            )
+
+
+GROUPS = {
+    "init": InitOptions,
+    "cut": CutOptions,
+    "budget": BudgetOptions,
+    "shaping": ShapingOptions,
+    "prefix_loss": PrefixLossOptions,
+    "dynamic": DynamicOptions,
+    "update": UpdateOptions,
+    "cache": CacheOptions,
+    "reward": RewardOptions,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RPOConfig:
+    """All options of RPO. ``enable`` false runs plain OpenRLHF."""
+
+    enable: bool = option(True, "false: plain OpenRLHF, same command line")
+    preset: str | None = option(
+        None, "comma separated: paper (its literal choices), grpo, dapo (estimator, clipping, KL); flags given by hand win"
+    )
+    device: str = option("auto", "auto: CUDA if Ray has GPUs, else the CPU platform layer", ("auto", "cpu", "cuda"))
+    init: InitOptions = field(default_factory=InitOptions)
+    cut: CutOptions = field(default_factory=CutOptions)
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
+    shaping: ShapingOptions = field(default_factory=ShapingOptions)
+    prefix_loss: PrefixLossOptions = field(default_factory=PrefixLossOptions)
+    dynamic: DynamicOptions = field(default_factory=DynamicOptions)
+    update: UpdateOptions = field(default_factory=UpdateOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    reward: RewardOptions = field(default_factory=RewardOptions)
+
+    @classmethod
+    def from_namespace(cls, rpo: SimpleNamespace) -> "RPOConfig":
+        """Build and check from the hierarchical ``args.rpo``. Raises OptionError."""
+        groups = {name: group(**vars(getattr(rpo, name))) for name, group in GROUPS.items()}
+        config = cls(enable=rpo.enable, preset=rpo.preset, device=rpo.device, **groups)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        for name in GROUPS:
+            getattr(self, name).check()
+        if self.prefix_loss.mode != "mask" and not self.cache.log_probs:
+            raise OptionError(
+                f"--rpo.prefix_loss.mode {self.prefix_loss.mode} needs the stored log-probs: drop --rpo.cache.log_probs false"
+            )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add every ``--rpo.*`` option to ``parser``, one argument group for each group of options."""
+    top = parser.add_argument_group("RPO")
+    _add_fields(top, "rpo", RPOConfig)
+    for name, group in GROUPS.items():
+        doc = (group.__doc__ or "").strip().splitlines()[0]
+        _add_fields(parser.add_argument_group(f"RPO: {name}", doc), f"rpo.{name}", group)
+
+
+def _add_fields(parser: argparse._ArgumentGroup, prefix: str, group: type) -> None:
+    for f in fields(group):
+        if "help" not in f.metadata:
+            continue
+        assert f.default is not MISSING
+        parser.add_argument(
+            f"--{prefix}.{f.name}",
+            type=_parse_bool if isinstance(f.default, bool) else _value_type(f),
+            default=f.default,
+            choices=f.metadata["choices"] or None,
+            help=f.metadata["help"].replace("%", "%%") + f" (default: {f.default})",
+        )
+
+
+def _value_type(f: Any) -> type:
+    for kind in (int, float):
+        if f.type in (kind, kind | None):
+            return kind
+    return str
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() in ("true", "1", "yes", "on"):
+        return True
+    if text.lower() in ("false", "0", "no", "off"):
+        return False
+    raise argparse.ArgumentTypeError(f"true or false, not {text!r}")
+
+
+def _parse_rule(name: str, text: str, kinds: dict[str, tuple[float, float]]) -> tuple[str, float]:
+    kind, _, number = text.partition(":")
+    expected = " or ".join(f"{k}:NUMBER" for k in kinds)
+    _need(kind in kinds, name, text, f"expected {expected}")
+    try:
+        value = float(number)
+    except ValueError:
+        raise OptionError(f"--rpo.{name} {text}: {number!r} is not a number; expected {expected}") from None
+    _need(math.isfinite(value), name, text, f"expected {expected}")
+    low, high = kinds[kind]
+    _need(low < value <= high or (kind == "fixed" and value == 0), name, text, f"{kind} above {low:g} and at most {high:g}")
+    return kind, value

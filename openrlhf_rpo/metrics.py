@@ -1,0 +1,63 @@
+"""What a step records about its rollout and its cache (spec section 8), as flat numbers under stable names."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+
+from openrlhf_rpo.algo.variance import has_signal, outcome
+from openrlhf_rpo.types import CacheDecision, Group
+
+GENERATED_TOTAL = "rpo/tokens_generated_total"
+REUSED_TOTAL = "rpo/tokens_reused_total"
+
+
+def rollout_metrics(groups: Sequence[Group], step: int, totals: dict[str, float]) -> dict[str, float]:
+    """Means over all samples of the step, filtered groups included; lengths and cuts in tokens, ages in steps.
+
+    ``totals`` are the cumulated counts before this step (``GENERATED_TOTAL``, ``REUSED_TOTAL``). Reused are prefix
+    tokens that a plain rollout would have generated. Shares are over groups.
+    """
+    samples = [sample for group in groups for sample in group.samples]
+    generated = sum(len(s.response_ids) for s in samples)
+    reused = sum(len(s.prefix) for s in samples)
+    replayed = [s.prefix for s in samples if s.prefix.path is not None]
+    kinds = Counter(outcome([s.score for s in g.samples if s.score is not None]) for g in groups)
+    no_variance = sum(not has_signal([s.score for s in g.samples if s.score is not None]) for g in groups)
+    return {
+        "rpo/score": fmean(s.score for s in samples if s.score is not None),
+        "rpo/generated_tokens": generated / len(samples),
+        "rpo/prefix_tokens": reused / len(samples),
+        "rpo/path_length": fmean(s.path_length for s in samples),
+        "rpo/truncated_rate": fmean(s.truncated for s in samples),
+        "rpo/groups_without_variance": no_variance / len(groups),
+        "rpo/groups_all_right": kinds["all_right"] / len(groups),
+        "rpo/groups_all_wrong": kinds["all_wrong"] / len(groups),
+        "rpo/groups_from_bare_question": fmean(g.samples[0].prefix.path is None for g in groups),
+        "rpo/cut": fmean(p.cut for p in replayed) if replayed else 0.0,
+        "rpo/cache_age": fmean(step - p.path.step for p in replayed if p.path) if replayed else 0.0,
+        GENERATED_TOTAL: totals.get(GENERATED_TOTAL, 0.0) + generated,
+        REUSED_TOTAL: totals.get(REUSED_TOTAL, 0.0) + reused,
+    }
+
+
+def cache_metrics(decisions: Sequence[CacheDecision]) -> dict[str, float]:
+    """Share of the step's questions whose path was replaced, and the shares of every outcome by its name."""
+    outcomes = Counter(d.visit.outcome for d in decisions)
+    shares = {f"rpo/cache/{name}": n / len(decisions) for name, n in sorted(outcomes.items())}
+    return {"rpo/cache/replaced": fmean(d.path is not None for d in decisions), **shares}
+
+
+def console_line(step: int, max_steps: int, metrics: dict[str, float]) -> str:
+    """One line for people: what was learned, what was generated and reused, where the time went."""
+    m = metrics
+    phases = ", ".join(
+        f"{name.removeprefix('timing/')} {seconds:.1f}"
+        for name, seconds in m.items()
+        if name.startswith("timing/") and name != "timing/step_total" and seconds >= 0.05
+    )
+    return (
+        f"step {step}/{max_steps}  score {m['rpo/score']:.3f}  tokens/sample {m['rpo/generated_tokens']:.0f} new "
+        f"+ {m['rpo/prefix_tokens']:.0f} reused  no variance {m['rpo/groups_without_variance']:.0%}  "
+        f"truncated {m['rpo/truncated_rate']:.0%}  replaced {m.get('rpo/cache/replaced', 0):.0%}  "
+        f"total {m[GENERATED_TOTAL]:,.0f} tokens  {m['timing/step_total']:.1f} s ({phases})"
+    )

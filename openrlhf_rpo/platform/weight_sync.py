@@ -1,0 +1,120 @@
+"""Weights from the DeepSpeed rank to the vLLM engines on CPU: one gloo broadcast of all parameters, one reload.
+
+Upstream (``openrlhf/trainer/ray/ppo_actor.py``, ``vllm_worker_wrap.py``) uses NCCL and loads one parameter at a time.
+vLLM's CPU linear layers pack their weights after loading and drop the loader, so the whole model is reloaded from one
+iterator instead.
+"""
+
+import socket
+from typing import Any
+
+EXTENSION = "openrlhf_rpo.platform.weight_sync.CpuWorkerExtension"
+
+
+def _gloo_group(host: str, port: int, rank: int, world_size: int) -> Any:
+    from vllm.distributed.utils import stateless_init_torch_distributed_process_group
+
+    return stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
+
+
+class CpuWorkerExtension:
+    """Mixed into vLLM's CPU worker (``worker_extension_cls``)."""
+
+    def init_process_group(
+        self,
+        master_address: str,
+        master_port: int,
+        rank_offset: int,
+        world_size: int,
+        group_name: str,
+        backend: str = "gloo",
+        use_ray: bool = False,
+    ) -> None:
+        import torch
+
+        rank = torch.distributed.get_rank() + rank_offset
+        self._model_update_group = _gloo_group(master_address, master_port, rank, world_size)
+
+    def receive_weights(self, layout: list[tuple[str, str, list[int]]]) -> None:
+        """Receive every parameter in one flat buffer and reload the model. ``layout``: name, dtype, shape of each."""
+        import torch
+
+        sizes = [torch.Size(shape).numel() for _, _, shape in layout]
+        dtype = getattr(torch, layout[0][1])
+        flat = torch.empty(sum(sizes), dtype=dtype)
+        self._model_update_group.broadcast([flat], _root(0)).wait()
+        parts = flat.split(sizes)
+        weights = [(name, part.view(shape)) for (name, _, shape), part in zip(layout, parts, strict=True)]
+        self.model_runner.reload_weights(weights_iterator=iter(weights))  # type: ignore[attr-defined]
+
+
+def _root(rank: int) -> Any:
+    import torch.distributed as dist
+
+    options = dist.BroadcastOptions()
+    options.rootRank = rank
+    return options
+
+
+def patch_engine(module: Any) -> None:
+    """``RolloutRayActor``: our worker extension, a KV block size that CPU attention knows, and ``receive_weights``."""
+    from openrlhf_rpo.upstream import unwrap
+
+    engine = unwrap(module.RolloutRayActor)
+    start = engine.__init__
+
+    async def on_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32}
+        kwargs.pop("gpu_memory_utilization", None)
+        await start(self, *args, **kwargs)
+
+    async def receive_weights(self: Any, layout: list[tuple[str, str, list[int]]]) -> None:
+        await self.llm.collective_rpc("receive_weights", args=(layout,))
+
+    # Ray copies the methods into a class of its own, and ours inherit from the one underneath: both are patched.
+    for cls in (engine, module.RolloutRayActor.__ray_metadata__.modified_class):
+        cls.__init__ = on_cpu
+        cls.receive_weights = receive_weights
+
+
+def patch_sender(module: Any) -> None:
+    """``ActorPPOTrainer``: join the gloo group, and broadcast all weights at once."""
+    module.ActorPPOTrainer._init_vllm_sync_group = _init_vllm_sync_group
+    module.ActorPPOTrainer.broadcast_to_vllm = _broadcast_to_vllm
+
+
+def _init_vllm_sync_group(self: Any, backend: str) -> None:
+    """Rank 0 of DeepSpeed is rank 0 of the group; engine i is rank i + 1 (tensor parallelism is 1 on CPU)."""
+    import ray
+
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        port = sock.getsockname()[1]
+    host = ray.util.get_node_ip_address()
+    world_size = len(self.vllm_engines) + 1
+    joining = [
+        engine.init_process_group.remote(host, port, i + 1, world_size, "openrlhf_rpo", "gloo", False)
+        for i, engine in enumerate(self.vllm_engines)
+    ]
+    self._model_update_group = _gloo_group(host, port, 0, world_size)
+    ray.get(joining)
+
+
+def _broadcast_to_vllm(self: Any) -> None:
+    """All parameters in one message; under ZeRO-3 they are gathered first. The engines' prefix caches are reset."""
+    import deepspeed
+    import ray
+    import torch
+
+    model = self.actor.model.module
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    with deepspeed.zero.GatheredParameters(list(parameters), enabled=self.strategy.args.ds.zero_stage == 3):
+        if torch.distributed.get_rank() == 0:
+            dtype = str(parameters[0].dtype).removeprefix("torch.")
+            layout = [(n, dtype, list(p.shape)) for n, p in zip(names, parameters, strict=True)]
+            loading = [engine.receive_weights.remote(layout) for engine in self.vllm_engines]
+            flat = torch.cat([p.data.flatten() for p in parameters])
+            self._model_update_group.broadcast([flat], _root(0)).wait()
+            ray.get(loading)
+            ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
+    torch.distributed.barrier()

@@ -1,0 +1,1 @@
+"""Plots and tables from what a run left in its cache database."""

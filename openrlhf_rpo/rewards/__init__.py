@@ -1,0 +1,53 @@
+"""The shipped reward functions and their weighted sum. Pure: text and lengths in, numbers out."""
+
+import math
+from collections.abc import Callable
+
+from openrlhf_rpo.rewards.cosine import cosine_reward
+from openrlhf_rpo.rewards.format import format_reward
+from openrlhf_rpo.rewards.math import math_reward
+
+# name -> (response, its accuracy, its length in tokens) -> reward
+SHIPPED: dict[str, Callable[[str, float, int], float]] = {
+    "math": lambda response, accuracy, length: accuracy,
+    "format": lambda response, accuracy, length: format_reward(response),
+    "cosine": lambda response, accuracy, length: cosine_reward(accuracy > 0, length),
+}
+_NEED_ACCURACY = {"math", "cosine"}
+
+# (response, label, length in tokens) -> (reward, score)
+WeightedReward = Callable[[str, str, int], tuple[float, float]]
+
+
+def weighted_sum(functions: str, weights: str | None = None) -> WeightedReward:
+    """The sum of the named rewards, each times its weight (1 by default), as one function giving (reward, score).
+
+    ``functions`` and ``weights`` are comma separated. The score is the accuracy when math or cosine is among them,
+    otherwise the reward itself. Raises ValueError for an unknown name, or weights that are no numbers or too few.
+    """
+    names = [name.strip() for name in functions.split(",")]
+    unknown = [name for name in names if name not in SHIPPED]
+    if unknown:
+        raise ValueError(f"unknown reward {unknown[0]!r}; the shipped rewards are {', '.join(SHIPPED)}")
+    scales = _scales(weights, len(names))
+    need_accuracy = bool(_NEED_ACCURACY & set(names))
+
+    def reward_and_score(response: str, label: str, length: int) -> tuple[float, float]:
+        accuracy = math_reward(response, label) if need_accuracy else 0.0
+        terms = (scale * SHIPPED[name](response, accuracy, length) for name, scale in zip(names, scales, strict=True))
+        reward = math.fsum(terms)
+        return reward, (accuracy if need_accuracy else reward)
+
+    return reward_and_score
+
+
+def _scales(weights: str | None, count: int) -> list[float]:
+    if weights is None:
+        return [1.0] * count
+    try:
+        scales = [float(weight) for weight in weights.split(",")]
+    except ValueError as error:
+        raise ValueError(f"reward weights {weights!r} are not comma separated numbers") from error
+    if len(scales) != count or not all(map(math.isfinite, scales)):
+        raise ValueError(f"reward weights {weights!r}: {count} finite numbers are needed, one for each reward")
+    return scales

@@ -1,0 +1,62 @@
+"""The vLLM engine actor: OpenRLHF's, plus one call that takes a whole group as token ids."""
+
+import asyncio
+from dataclasses import dataclass
+
+import ray
+from vllm import SamplingParams
+from vllm.inputs import TokensPrompt
+from vllm.sampling_params import RequestOutputKind
+from vllm.utils import random_uuid
+
+from openrlhf_rpo.upstream import RolloutRayActor
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sample to generate: ``token_ids`` = prompt ids + prefix ids, at most ``max_tokens`` new ones."""
+
+    token_ids: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    temperature: float
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What the engine sampled: ids as produced (end token included), their log-probs, "stop" or "length"."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    finish_reason: str
+
+
+class _RPOEngine(RolloutRayActor):
+    async def generate_group(self, requests: list[Request]) -> list[Generated]:
+        """Generate all samples of a group; vLLM's prefix caching prefills what they share once."""
+        return await asyncio.gather(*(self._generate_one(request) for request in requests))
+
+    async def _generate_one(self, request: Request) -> Generated:
+        params = SamplingParams(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens=request.max_tokens,
+            min_tokens=0,  # a prefix may be complete but for its end token, which must be allowed to come first
+            seed=request.seed,
+            logprobs=0,  # the sampled token's own log-prob, nothing else
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        final = None
+        prompt = TokensPrompt(prompt_token_ids=list(request.token_ids))
+        async for output in self.llm.generate(prompt, params, request_id=random_uuid()):
+            final = output
+        if final is None or not final.outputs:
+            raise RuntimeError("the engine ended a request without any output")
+        completion = final.outputs[0]
+        log_probs = tuple(d[t].logprob for t, d in zip(completion.token_ids, completion.logprobs, strict=True))
+        return Generated(tuple(completion.token_ids), log_probs, completion.finish_reason)
+
+
+RPOEngine = ray.remote(_RPOEngine)

@@ -1,0 +1,47 @@
+"""Spreads groups of requests over all engines, least loaded first, and hands them back as they finish."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+
+from openrlhf_rpo.rollout.engine import Generated, Request
+
+
+class Generator:
+    """Every engine of the run, as one. ``sleeping`` engines (--vllm.enable_sleep) are woken around each use."""
+
+    def __init__(self, engines: Sequence[Any], sleeping: bool) -> None:
+        self.engines = list(engines)
+        self.sleeping = sleeping
+
+    def __enter__(self) -> "Generator":
+        if self.sleeping:
+            ray.get([engine.wake_up.remote() for engine in self.engines])
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.sleeping:
+            ray.get([engine.sleep.remote() for engine in self.engines])
+
+    def generate(self, groups: Sequence[list[Request]]) -> Iterator[tuple[int, list[Generated]]]:
+        """Yield (index of the group, its samples) in the order in which groups finish."""
+        pending = {self._dispatch(engine, groups[i]): i for i, engine in self._assign(groups)}
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1)
+            for ref in ready:
+                yield pending.pop(ref), ray.get(ref)
+
+    def _dispatch(self, engine: Any, requests: list[Request]) -> Any:
+        return engine.generate_group.remote(requests)
+
+    def _assign(self, groups: Sequence[list[Request]]) -> Iterator[tuple[int, Any]]:
+        """Each group to the engine with the least unfinished work, counted in samples."""
+        unfinished = ray.get([engine.get_num_unfinished_requests.remote() for engine in self.engines])
+        loads = [(load, i) for i, load in enumerate(unfinished)]
+        heapq.heapify(loads)
+        for index, requests in enumerate(groups):
+            load, engine = heapq.heappop(loads)
+            heapq.heappush(loads, (load + len(requests), engine))
+            yield index, self.engines[engine]

@@ -1,0 +1,94 @@
+"""The questions of a run: loaded as OpenRLHF loads its prompts, duplicates merged, in a keyed order."""
+
+import hashlib
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_rpo.algo.draws import episode_order
+from openrlhf_rpo.types import Question
+from openrlhf_rpo.upstream import PromptDataset, UsageError, blending_datasets
+
+
+def question_id(prompt: str, label: str) -> str:
+    """16 hex digits that depend on the question alone, not on its place in the data set."""
+    return hashlib.sha256(f"{prompt}\0{label}".encode()).hexdigest()[:16]
+
+
+def load_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], int]:
+    """The training questions and how many duplicates were merged. Raises UsageError on data that cannot be used."""
+    rows = _load(args, args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split, "--data.prompt_dataset")
+    questions = _render(args, rows, tokenizer, "--data.prompt_dataset")
+    merged = {q.question_id: q for q in questions}
+    return list(merged.values()), len(questions) - len(merged)
+
+
+def load_eval_questions(args: SimpleNamespace, tokenizer: Any) -> list[Question]:
+    """The held-out questions of --eval.dataset, in file order; empty when there is none."""
+    if not args.eval.dataset:
+        return []
+    rows = _load(args, args.eval.dataset, None, args.eval.split, "--eval.dataset")
+    return _render(args, rows, tokenizer, "--eval.dataset")
+
+
+def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: str, flag: str) -> Any:
+    if not names:
+        raise UsageError(f"{flag} is missing: a JSONL, Parquet or CSV file, a folder, or a data set name")
+    strategy = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
+    try:
+        data = blending_datasets(names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split)
+    except (FileNotFoundError, OSError, ValueError, ConnectionError) as error:
+        raise UsageError(f"{flag} {names}: cannot be read: {error}") from error
+    if not len(data):
+        raise UsageError(f"{flag} {names}: the data set is empty")
+    return data.select(range(min(args.data.max_samples, len(data))))
+
+
+def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, flag: str) -> list[Question]:
+    for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
+        if key is not None and key not in rows.column_names:
+            raise UsageError(f"{flag}: no column {key!r} ({key_flag}); the columns are {', '.join(rows.column_names)}")
+    strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
+    data = PromptDataset(rows, tokenizer, strategy, input_template=args.data.input_template)
+    return [
+        Question(question_id(prompt, str(label)), prompt, str(label), source)
+        for prompt, label, source in zip(data.prompts, data.labels, data.datasources, strict=True)
+    ]
+
+
+@dataclass
+class QuestionStream:
+    """All episodes as one stream; ``position`` questions have been consumed. The order of an episode is keyed."""
+
+    questions: Sequence[Question]
+    seed: int
+    episodes: int
+    position: int = 0
+
+    @property
+    def episode(self) -> int:
+        return self.position // len(self.questions)
+
+    @property
+    def remaining(self) -> int:
+        return len(self.questions) * self.episodes - self.position
+
+    def take(self, n: int, exclude: Set[str] = frozenset()) -> list[Question]:
+        """The next ``n`` questions, fewer at the end of the data; none twice, and none of ``exclude``.
+
+        A question that comes again because the episode turned over within a batch is passed by.
+        """
+        taken: dict[str, Question] = {}
+        while len(taken) < n and self.remaining > 0:
+            order = self._order(self.episode)
+            question = self.questions[order[self.position % len(self.questions)]]
+            if question.question_id not in exclude:
+                taken.setdefault(question.question_id, question)
+            self.position += 1
+        return list(taken.values())
+
+    def _order(self, episode: int) -> list[int]:
+        if getattr(self, "_cached", (None,))[0] != episode:
+            self._cached = (episode, episode_order(self.seed, episode, len(self.questions)))
+        return self._cached[1]

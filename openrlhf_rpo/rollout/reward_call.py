@@ -1,0 +1,134 @@
+"""One reward call: what goes in, what comes out, and where the function comes from.
+
+Imported by the worker processes too, so it stays light: nothing heavier than the standard library at the top.
+"""
+
+import importlib.util
+import math
+import numbers
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRequest:
+    """One sample to be judged.
+
+    ``query`` is prompt and path decoded together with special tokens (upstream's word), ``response`` the whole path
+    decoded without them, ``response_length`` its tokens, the inherited prefix included.
+    """
+
+    question_id: str
+    query: str
+    prompt: str
+    label: str
+    response: str
+    response_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class RewardResult:
+    """What a call gave: always two finite numbers. After a failure they are the stand-in, and ``failure`` is the cause."""
+
+    reward: float
+    score: float
+    extra: dict[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+
+RewardCall = Callable[[RewardRequest], RewardResult]
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedRewards:
+    """Shipped reward functions by name, comma separated, with their weights."""
+
+    functions: str
+    weights: str | None = None
+
+    def load(self) -> RewardCall:
+        from openrlhf_rpo.rewards import weighted_sum  # here: a worker of a user's file needs no math-verify
+
+        reward_and_score = weighted_sum(self.functions, self.weights)
+        return lambda r: RewardResult(*reward_and_score(r.response, r.label, r.response_length))
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFile:
+    """A user's Python file with ``reward_func(queries, prompts, labels)``, as upstream loads and calls it.
+
+    Upstream: ``openrlhf/utils/agent.py``, ``SingleTurnAgentExecutor``; lists of one query, one prompt and one label.
+    """
+
+    path: str
+
+    def load(self) -> RewardCall:
+        path = os.path.abspath(self.path)
+        spec = importlib.util.spec_from_file_location("reward_func", path)
+        if spec is None or spec.loader is None:
+            raise ValueError(f"{path} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses and pickle in the file look their module up by name
+        spec.loader.exec_module(module)
+        reward_func = getattr(module, "reward_func", None)
+        if not callable(reward_func):
+            raise ValueError(f"{path} defines no function reward_func(queries, prompts, labels)")
+        return lambda r: read_answer(reward_func([r.query], [r.prompt], [r.label]))
+
+
+RewardSource = ShippedRewards | RewardFile
+
+
+def read_answer(answer: object) -> RewardResult:
+    """Upstream's dictionary of one call: "rewards", and optionally "scores" (else the rewards) and "extra_logs".
+
+    Each value is a number or holds exactly one: a list, a tuple, an array, a tensor. Raises ValueError for anything
+    else, and for a reward or a score that is not finite.
+    """
+    if not isinstance(answer, Mapping):
+        raise ValueError(f"a dict with 'rewards' is needed, not {type(answer).__name__}")
+    if "rewards" not in answer:
+        raise ValueError(f"no 'rewards' among the keys {sorted(map(str, answer))}")
+    reward = _finite("rewards", answer["rewards"])
+    score = reward if answer.get("scores") is None else _finite("scores", answer["scores"])
+    extra = answer.get("extra_logs")
+    if extra is None:
+        extra = {}
+    if not isinstance(extra, Mapping):
+        raise ValueError(f"'extra_logs' must be a dict, not {type(extra).__name__}")
+    return RewardResult(reward, score, {str(name): _number(name, value) for name, value in extra.items()})
+
+
+def describe(error: BaseException) -> str:
+    """The last line of the traceback and the innermost line of the user's code, on one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    if len(text) > 300:
+        text = text[:300] + "..."
+    frames, frame = [], error.__traceback__
+    while frame is not None:
+        frames.append((frame.tb_frame.f_code.co_filename, frame.tb_lineno))
+        frame = frame.tb_next
+    users = [(name, line) for name, line in frames if not name.startswith((os.path.dirname(__file__), "<"))]
+    return f"{text} ({os.path.basename(users[-1][0])}, line {users[-1][1]})" if users else text
+
+
+def _finite(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name!r} is {number}, not a finite number")
+    return number
+
+
+def _number(name: object, value: Any) -> float:
+    if hasattr(value, "tolist"):  # arrays and tensors, without importing either package
+        value = value.tolist()
+    while isinstance(value, list | tuple):
+        if len(value) != 1:
+            raise ValueError(f"{name!r} holds {len(value)} values for one query")
+        value = value[0].tolist() if hasattr(value[0], "tolist") else value[0]
+    if not isinstance(value, numbers.Real):
+        raise ValueError(f"{name!r} is not a number but {type(value).__name__}")
+    return float(value)

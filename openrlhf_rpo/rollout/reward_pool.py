@@ -1,0 +1,207 @@
+"""Rewards in processes that can be killed, so that no reward call can freeze or break a run.
+
+Each worker holds one request at a time. Whatever happens to it (it hangs, dies, raises, answers nonsense) is therefore
+the fault of exactly that request: the request is a failure with its cause, the process is replaced, and no other
+request is tried twice. A round trip costs far less than a reward, so nothing is sent in batches.
+"""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Pipe
+from typing import Any
+
+from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult, RewardSource
+
+__all__ = ["NOT_TRIED", "RewardLoadError", "RewardPool", "RewardRequest", "RewardResult"]
+
+NOT_TRIED = "not tried: too many others had failed"
+_START_SECONDS = 120.0  # to start a process and load the user's file, which may import a large package
+_GRACE_SECONDS = 2.0
+
+
+class RewardLoadError(RuntimeError):
+    """The reward could not be loaded in a worker process; the message says why."""
+
+
+class _CallFailed(Exception):
+    """One call failed; the message is its cause."""
+
+
+class RewardPool:
+    """``workers`` processes that answer reward calls, each call within ``timeout`` seconds.
+
+    A failed request gets ``on_failure`` as reward and score. Works in any thread, and beneath a Ray actor.
+    """
+
+    def __init__(
+        self,
+        source: RewardSource,
+        workers: int,
+        timeout: float,
+        *,
+        on_failure: float = 0.0,
+        start_timeout: float = _START_SECONDS,
+    ) -> None:
+        self.timeout = timeout
+        self.on_failure = on_failure
+        self._slots = [_Slot(source, start_timeout) for _ in range(workers)]
+        self._one_batch = threading.Lock()
+
+    def warm_up(self) -> None:
+        """Start the processes without waiting for them; ``score`` would start them otherwise."""
+        for slot in self._slots:
+            slot.start()
+
+    def check(self) -> None:
+        """Wait until one worker has loaded the reward. Raises RewardLoadError with the cause if it cannot."""
+        self._slots[0].ready()
+
+    def score(self, requests: Sequence[RewardRequest], max_failures: int | None = None) -> list[RewardResult]:
+        """One result a request, in order. Beyond ``max_failures`` failures the rest is NOT_TRIED."""
+        todo = deque(enumerate(requests))
+        results: dict[int, RewardResult] = {}
+        failures = itertools.count(1)
+
+        def serve(slot: _Slot) -> str:
+            """Take requests until none is left; the reason for leaving some behind otherwise."""
+            while todo:
+                try:
+                    slot.ready()
+                except RewardLoadError as error:
+                    return str(error)
+                try:
+                    i, request = todo.popleft()
+                except IndexError:  # another slot took the last one
+                    break
+                try:
+                    results[i] = slot.call(request, self.timeout)
+                except _CallFailed as error:
+                    results[i] = self._failed(str(error))
+                    if max_failures is not None and next(failures) > max_failures:
+                        todo_left.extend(todo)
+                        todo.clear()
+            return NOT_TRIED
+
+        todo_left: list[tuple[int, RewardRequest]] = []
+        with self._one_batch, ThreadPoolExecutor(len(self._slots)) as threads:
+            try:
+                causes = list(threads.map(serve, self._slots))
+            finally:
+                todo_left.extend(todo)
+                todo.clear()  # when interrupted, the threads end after their present call
+        for i, _ in todo_left:
+            results[i] = self._failed(causes[0])
+        return [results[i] for i in range(len(requests))]
+
+    def close(self) -> None:
+        """End every process."""
+        for slot in self._slots:
+            slot.hang_up()
+        for slot in self._slots:
+            slot.end()
+
+    def _failed(self, cause: str) -> RewardResult:
+        return RewardResult(self.on_failure, self.on_failure, failure=cause)
+
+
+class _Slot:
+    """The place of one worker: its present process, and how to get the next one."""
+
+    def __init__(self, source: RewardSource, start_timeout: float) -> None:
+        self.source = source
+        self.start_timeout = start_timeout
+        self.process: subprocess.Popen[bytes] | None = None
+        self.connection: Any = None
+        self.loaded = False
+        self.numbers = itertools.count()
+
+    def start(self) -> None:
+        """Start the process unless it runs."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        self.end()
+        self.loaded = False
+        self.connection, theirs = Pipe()
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; from openrlhf_rpo.rollout.reward_worker import main; "
+            f"main({theirs.fileno()}, {os.getpid()})"
+        )
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-c", program],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a reward prints belongs to the log
+                start_new_session=True,  # its own process group, so that its children die with it
+            )
+        with suppress(OSError):  # died at once: the next receive says so
+            self.connection.send(self.source)
+
+    def ready(self) -> None:
+        """Return when the reward is loaded in a living process. Raises RewardLoadError."""
+        self.start()
+        if self.loaded:
+            return
+        try:
+            cause = self._receive(self.start_timeout)
+        except _CallFailed as error:
+            cause = str(error)
+        if cause is not None:
+            self.end()
+            raise RewardLoadError(f"the reward cannot be loaded: {cause}")
+        self.loaded = True
+
+    def call(self, request: RewardRequest, timeout: float) -> RewardResult:
+        """One call. Raises _CallFailed with the cause."""
+        number = next(self.numbers)
+        with suppress(OSError):  # died meanwhile: the receive says so
+            self.connection.send((number, request))
+        answered, answer = self._receive(timeout)
+        if answered != number:  # the user's code forked, and both processes answer
+            self.end()
+            raise _CallFailed("answered twice; its process was ended")
+        if isinstance(answer, str):
+            raise _CallFailed(answer)
+        return answer
+
+    def hang_up(self) -> None:
+        """Ask the process to end by itself."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def end(self) -> int | None:
+        """End the process and its children; its return code, None without a process."""
+        if self.process is None:
+            return None
+        process, self.process = self.process, None
+        if self.connection is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_SECONDS)
+        self.hang_up()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+    def _receive(self, timeout: float) -> Any:
+        try:
+            if self.connection.poll(timeout):
+                return self.connection.recv()
+        except (EOFError, OSError):
+            raise _CallFailed(_died(self.end())) from None
+        self.end()
+        raise _CallFailed(f"no answer within {timeout:g} s; its process was killed")
+
+
+def _died(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"its process died of {signal.Signals(-code).name}"
+    return f"its process exited with code {code}"

@@ -1,0 +1,138 @@
+"""Train a level's base model: ``python -m openrlhf_rpo.testbed.train_base --level main --out DIR``.
+
+Two phases. *Foundation*: careful demonstrations, short chains first, until the arithmetic is known. *Habits*: demonstrations
+by the level's writer, until the model has the writer's habits, bad ones included. The hard level starts from main's weights
+and needs the second phase only.
+"""
+
+import argparse
+import json
+import math
+import random
+from pathlib import Path
+
+import torch
+from tqdm import trange
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+
+from openrlhf_rpo.testbed import LEVELS, model_dir
+from openrlhf_rpo.testbed.measure import figures, load
+from openrlhf_rpo.testbed.task import CAREFUL, Habits, demonstrate, draw_question, is_heldout
+from openrlhf_rpo.testbed.tokenizer import build_tokenizer, save_tokenizer
+
+FOUNDATION_STEPS, HABITS_STEPS = 2200, 300
+TOKENS_PER_STEP = 3000
+FOUNDATION_LR, HABITS_LR, FLOOR = 3e-3, 1e-3, 0.1
+
+
+def new_model(vocab_size: int) -> PreTrainedModel:
+    """A fresh Qwen2 of about 0.6 million parameters, float32."""
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=vocab_size,
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            eos_token_id=1,
+            bos_token_id=None,
+            use_cache=True,
+        )
+    )
+
+
+def curriculum(progress: float, longest: int) -> tuple[int, int]:
+    """Fewest and most steps of a chain at this point (0 to 1) of the foundation: one to three at first, then ever longer."""
+    if progress < 0.25:
+        return 1, 3
+    return (1, 6) if progress < 0.45 else (2, longest)
+
+
+def batch(
+    tokenizer: PreTrainedTokenizerBase, rng: random.Random, habits: Habits, steps: tuple[int, int], tokens: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Demonstrations of training questions, at least ``tokens`` in all: ids and labels, both [rows, length] int64.
+
+    Padded on the right, where causal attention needs no mask; question and padding have the label -100.
+    """
+    ids, starts, total = [], [], 0
+    length = rng.randint(*steps)  # one chain length a batch, so that little is padded
+    while total < tokens:
+        question = draw_question(rng, length, length)
+        if is_heldout(question):
+            continue
+        ids.append(torch.tensor(tokenizer(question + demonstrate(question, habits, rng)).input_ids + [1]))
+        starts.append(len(question))
+        total += len(ids[-1])
+    padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=0)
+    labels = padded.masked_fill(padded == 0, -100)
+    for row, start in zip(labels, starts, strict=True):
+        row[:start] = -100
+    return padded, labels
+
+
+def run_phase(model, tokenizer, name: str, n_steps: int, peak: float, seed: int, draw) -> None:
+    """Supervised training with warm-up and cosine decay. ``draw(progress)`` gives (habits, (fewest, most steps))."""
+    rng = random.Random(f"{name}/{seed}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
+    model.train()
+    with trange(n_steps, desc=name) as bar:
+        for step in bar:
+            progress = step / n_steps
+            rate = FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * progress)) / 2
+            optimizer.param_groups[0]["lr"] = peak * rate * min(1.0, (step + 1) / 50)
+            ids, labels = batch(tokenizer, rng, *draw(progress), TOKENS_PER_STEP)
+            logits = model(input_ids=ids).logits
+            loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if step % 10 == 0:
+                bar.set_postfix(loss=f"{loss.item():.3f}")
+    model.eval()
+
+
+def train(level: str, seed: int, start: str | Path | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The trained base model of a level and its tokenizer. ``start``: folder of a model to skip the foundation with."""
+    torch.manual_seed(seed)
+    tokenizer, settings = build_tokenizer(), LEVELS[level]
+    longest = max(other.max_steps for other in LEVELS.values())
+    if start is None:
+        model = new_model(len(tokenizer))
+        run_phase(
+            model, tokenizer, "foundation", FOUNDATION_STEPS, FOUNDATION_LR, seed,
+            lambda progress: (CAREFUL, curriculum(progress, longest)),
+        )  # fmt: skip
+    else:
+        model, _ = load(start)
+    span = (settings.min_steps, settings.max_steps)
+    run_phase(model, tokenizer, "habits", HABITS_STEPS, HABITS_LR, seed, lambda _: (settings.habits, span))
+    return model, tokenizer
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Train a base model of the testbed and print its figures as JSON.")
+    parser.add_argument("--level", choices=sorted(LEVELS), required=True, help="level to train for")
+    parser.add_argument("--out", required=True, help="folder to save model, tokenizer and figures.json in")
+    parser.add_argument("--start", help="model to start from; by default none for main, main's shipped model for hard")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    start = args.start or (None if args.level == "main" else model_dir("main"))
+    model, tokenizer = train(args.level, args.seed, start)
+    model.save_pretrained(args.out)
+    save_tokenizer(args.out)
+    report = figures(model, tokenizer, args.level, n_questions=128, n_samples=8, seed=args.seed)
+    (Path(args.out) / "figures.json").write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

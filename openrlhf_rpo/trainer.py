@@ -1,0 +1,394 @@
+"""The training loop: roll out, make experience, train, sync, update the cache, commit the step.
+
+One controller (a Ray actor on the driver's node) as in ``openrlhf/trainer/ppo_trainer.py``, whose base class brings
+loggers, checkpoints, the KL controller and the PPO step. It alone writes the path cache.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import ray
+import torch
+from tqdm import tqdm
+
+from openrlhf_rpo.algo.init import best_of
+from openrlhf_rpo.algo.reward_shaping import shape_rewards
+from openrlhf_rpo.algo.update.decide import decide
+from openrlhf_rpo.algo.variance import has_signal
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.metrics import cache_metrics, console_line, rollout_metrics
+from openrlhf_rpo.rollout.experience import to_experiences
+from openrlhf_rpo.rollout.generation import Generator
+from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, load_questions
+from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout, Sampling
+from openrlhf_rpo.rollout.scoring import make_scorer
+from openrlhf_rpo.run_files import cache_copy_path, cache_url, fingerprints
+from openrlhf_rpo.training.experience_maker import RPOExperienceMaker
+from openrlhf_rpo.types import Group, Path, StepRecord
+from openrlhf_rpo.upstream import BasePPOTrainer, compute_eval_metrics, get_tokenizer
+
+
+class Starved(RuntimeError):
+    """Dynamic sampling found too few groups whose samples differ."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The groups of a step: those trained on, and those that dynamic sampling turned down."""
+
+    kept: list[Group]
+    dropped: list[Group]
+
+    @property
+    def groups(self) -> list[Group]:
+        return self.kept + self.dropped
+
+
+class _RPOTrainer(BasePPOTrainer):
+    def __init__(
+        self,
+        pretrain: str,
+        strategy: Any,
+        actor_model_group: Any,
+        critic_model_group: Any,
+        reward_model_group: Any,
+        reference_model_group: Any,
+        vllm_engines: Any,
+        **generate_kwargs: Any,
+    ) -> None:
+        """Same arguments as upstream's PPOTrainer; sampling options are read from ``strategy.args``."""
+        args = strategy.args
+        args.eval.steps = float("inf") if args.eval.steps == -1 else args.eval.steps
+        args.ckpt.save_steps = float("inf") if args.ckpt.save_steps == -1 else args.ckpt.save_steps
+        self.config = RPOConfig.from_namespace(args.rpo)
+        tokenizer = get_tokenizer(pretrain, None, "left", strategy, use_fast=not args.data.disable_fast_tokenizer)
+        super().__init__(
+            strategy,
+            actor_model_group,
+            critic_model_group,
+            reward_model_group,
+            reference_model_group,
+            vllm_engines,
+            tokenizer,
+        )
+        self.experience_maker = RPOExperienceMaker(
+            actor_model_group,
+            critic_model_group,
+            reward_model_group,
+            reference_model_group,
+            self.kl_ctl,
+            strategy,
+            tokenizer,
+        )
+        questions, _ = load_questions(args, tokenizer)
+        self.eval_questions = load_eval_questions(args, tokenizer)
+        self.stream = QuestionStream(questions, args.train.seed, args.train.num_episodes)
+        self.cache = PathCache.open(
+            cache_url(args),
+            fingerprints(args, questions, tokenizer),
+            store_log_probs=self.config.cache.log_probs,
+        )
+        self.rollout = Rollout(
+            Generator(vllm_engines, args.vllm.enable_sleep),
+            make_scorer(self.config.reward, args.reward.remote_url),
+            self.cache,
+            tokenizer,
+            self.config,
+            args,
+        )
+        self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
+        self.totals: dict[str, float] = {}
+
+    def get_max_steps(self) -> int:
+        """Optimizer steps of the whole run, for the learning rate schedule (upstream: ``prepare_datasets``)."""
+        samples = len(self.stream.questions) * self.args.rollout.n_samples_per_prompt
+        return samples // self.args.train.batch_size * self.args.train.num_episodes * self.args.train.max_epochs
+
+    # ── The loop ──
+
+    def fit(self) -> None:
+        step = self.resume()
+        self.initialize_cache()
+        if step == 0:
+            self.evaluate(step)
+        while (batch := self.collect_batch(step + 1)) is not None:
+            self.start_clock()
+            with self.clock("log_probs"):
+                experiences = self.make_experience(batch.kept)
+                self.log_prob_gap = torch.cat([e.info["rollout_log_prob_gap"] for e in experiences]).mean().item()
+            with self.clock("train"):
+                status = self.train_on(experiences, step)
+            with self.clock("weight_sync"):
+                self.broadcast_to_vllm()
+            step += 1
+            batch = self.with_model_scores(batch, experiences)
+            with self.clock("cache"):
+                status |= self.commit(batch, step)
+            self.log(step, status)
+            self.checkpoint(step, status)
+            if step % self.args.eval.steps == 0:
+                self.evaluate(step)
+        if step % self.args.eval.steps != 0:
+            self.evaluate(step)
+        self.close()
+
+    def resume(self) -> int:
+        """The step to go on from: the last checkpoint's, with the cache as it was at that step."""
+        states = self.init_checkpoint_states()
+        self.restore_best_checkpoint_state(states)
+        step = states["global_step"]
+        self.cache.rollback(step)
+        self.stream.position = states["total_consumed_prompts"]
+        records = self.cache.records()
+        if records:
+            self.totals = dict(records[-1].metrics)
+        if step:
+            self.broadcast_to_vllm()
+            print(f"Resumed at step {step}: {self.cache.count():,} cached paths.", flush=True)
+        return step
+
+    def collect_batch(self, step: int) -> Batch | None:
+        """Roll out a full batch of groups, or None at the end of the data.
+
+        With dynamic sampling, groups without signal are replaced by further questions (DAPO). Raises Starved after
+        ``dynamic.max_batches`` batches of questions.
+        """
+        self._step_started = time.perf_counter()
+        self.rollout.timing = dict.fromkeys(self.rollout.timing, 0.0)
+        size = self.args.rollout.batch_size
+        kept: list[Group] = []
+        dropped: list[Group] = []
+        while len(kept) < size:
+            tried = {g.question.question_id for g in kept + dropped}
+            if len(tried) >= size * self.config.dynamic.max_batches:
+                raise Starved(
+                    f"step {step}: {len(tried)} questions tried, only {len(kept)} of {size} groups have samples that "
+                    f"differ. Make the questions harder or easier, raise --rollout.n_samples_per_prompt, or raise "
+                    f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
+                )
+            questions = self.stream.take(size - len(kept), exclude=tried)
+            if len(questions) < size - len(kept):
+                return None
+            for group in self.rollout.roll_out(questions, step):
+                (kept if self.has_signal(group) else dropped).append(group)
+        return Batch(kept, dropped)
+
+    def has_signal(self, group: Group) -> bool:
+        """Whether dynamic sampling keeps the group: its scores (or shaped rewards) differ, their mean is in range."""
+        if not self.args.algo.dynamic_filtering_enable:
+            return True
+        if self.config.dynamic.keep == "rewards":
+            return has_signal([s.shaped_reward for s in group.samples])
+        scores = [s.score for s in group.samples]
+        low, high = self.args.algo.dynamic_filtering_range
+        return has_signal(scores) and low < fmean(scores) < high
+
+    def make_experience(self, groups: list[Group]) -> list[Any]:
+        """Forward passes, advantages and returns for all samples, in upstream's micro-batches."""
+        self.experience_maker.configure(
+            self.config.prefix_loss.mode, self.config.prefix_loss.cap, lambda scores: self.shape(groups, scores)
+        )
+        samples = [
+            experience
+            for group in groups
+            for experience in to_experiences(
+                group, self.rollout.prompt_ids(group.question), self.config.prefix_loss.mode
+            )
+        ]
+        return self.experience_maker.make_experience_batch(samples)
+
+    def train_on(self, experiences: list[Any], step: int) -> dict[str, Any]:
+        """Hand the experiences to actor and critic and optimize (upstream: ``train_step``)."""
+        status = self._compute_rollout_stats(experiences)
+        if self.args.train.dynamic_batch_enable:
+            from openrlhf_rpo.upstream import balance_experiences
+
+            experiences = balance_experiences(experiences, self.args)
+        refs = self.actor_model_group.async_run_method_batch(method_name="append", experience=experiences)
+        if self.critic_model_group is not None:
+            refs += self.critic_model_group.async_run_method_batch(method_name="append", experience=experiences)
+        ray.get(refs)
+        status |= self.ppo_train(step)
+        if "kl" in status:
+            self.kl_ctl.update(status["kl"], self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt)
+        return status
+
+    def commit(self, batch: Batch, step: int) -> dict[str, float]:
+        """Decide what enters the cache and commit it with the step's record, in one transaction."""
+        groups = batch.groups
+        parents = self.cache.paths([g.question.question_id for g in groups])
+        decisions = [
+            decide(group, parents.get(group.question.question_id), self.config.update, step, self.args.train.seed)
+            for group in groups
+        ]
+        metrics = rollout_metrics(groups, step, self.totals) | cache_metrics(decisions)
+        if self.args.algo.dynamic_filtering_enable:
+            metrics["dynamic_filtering_pass_rate"] = 100 * len(batch.kept) / len(groups)
+        metrics |= {"rpo/rollout_log_prob_gap": self.log_prob_gap} | self.timings()
+        self.totals = metrics
+        self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
+        return metrics
+
+    # ── The initial cache ──
+
+    def initialize_cache(self) -> None:
+        """C(0): nothing in progressive mode; one path a question, in committed batches, in bulk mode (eq. 1)."""
+        if self.cache.initialised:
+            return
+        if self.config.init.mode == "bulk":
+            self.sample_initial_paths()
+        self.cache.mark_initialised()
+
+    def sample_initial_paths(self) -> None:
+        init, admit = self.config.init, self.config.update.admit
+        sampling = replace(
+            self.rollout.sampling,
+            n_samples=init.n_samples,
+            temperature=self.rollout.sampling.temperature if init.temperature is None else init.temperature,
+            top_p=self.rollout.sampling.top_p if init.top_p is None else init.top_p,
+            max_path_length=init.max_new_tokens or self.rollout.sampling.max_path_length,
+        )
+        for attempt in range(init.max_tries):
+            done = self.cache.question_ids_with_path()
+            pending = [q for q in self.stream.questions if q.question_id not in done]
+            with tqdm(total=len(pending), desc=f"Initial cache, round {attempt + 1}", unit="question") as bar:
+                for start in range(0, len(pending), init.batch_size):
+                    self.sample_initial_batch(pending[start : start + init.batch_size], sampling, attempt, admit, bar)
+
+    def sample_initial_batch(self, questions: list, sampling: Sampling, attempt: int, admit: str, bar: tqdm) -> None:
+        started, tokens = time.perf_counter(), 0
+
+        def progress(group: Group) -> None:
+            nonlocal tokens
+            tokens += sum(len(s.response_ids) for s in group.samples)
+            bar.update()
+            bar.set_postfix_str(f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
+
+        groups = self.rollout.sample_bare(questions, sampling, EVAL_STEP - 1 - attempt, progress)
+        chosen = [(group, best_of(group.samples, admit)) for group in groups]
+        paths = [
+            Path(
+                group.question.question_id,
+                best.response_ids,
+                best.response_log_probs,
+                best.finish_reason,
+                best.score,
+                best.shaped_reward,
+            )
+            for group, best in chosen
+            if best is not None
+        ]
+        self.cache.commit_initial(paths)
+
+    # ── Scores that come from a reward model ──
+
+    def shape(self, groups: list[Group], scores: list[float]) -> list[float]:
+        """Shaped rewards of a batch whose scores came late, in sample order."""
+        shaped, rest = [], iter(scores)
+        for group in groups:
+            own = [next(rest) for _ in group.samples]
+            shaped += shape_rewards(own, [s.path_length for s in group.samples], self.config.shaping)
+        return shaped
+
+    def with_model_scores(self, batch: Batch, experiences: list[Any]) -> Batch:
+        """The groups with the reward model's scores; unchanged when they were scored at rollout."""
+        if self.rollout.scorer is not None:
+            return batch
+        order = torch.tensor([i for e in experiences for i in e.index]).argsort()
+        scores = iter(torch.cat([e.scores for e in experiences])[order].tolist())
+        rewards = iter(torch.cat([e.info["reward"] for e in experiences])[order].tolist())
+        kept = [
+            replace(
+                group,
+                samples=tuple(replace(s, score=next(scores), shaped_reward=next(rewards)) for s in group.samples),
+            )
+            for group in batch.kept
+        ]
+        return Batch(kept, batch.dropped)
+
+    # ── Evaluation, logs, checkpoints ──
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Held-out accuracy from the bare question; the best checkpoint is kept as upstream does."""
+        if not self.eval_questions or self.args.eval.steps == float("inf"):
+            return {}
+        started = time.perf_counter()
+        n = self.args.eval.n_samples_per_prompt
+        sampling = replace(self.rollout.sampling, n_samples=n, temperature=self.args.eval.temperature)
+        groups = self.rollout.sample_bare(self.eval_questions, sampling, EVAL_STEP)
+        samples = [
+            experience
+            for group in groups
+            for experience in to_experiences(
+                replace(group, samples=tuple(replace(s, shaped_reward=s.score) for s in group.samples)), (0,), "mask"
+            )
+        ]
+        rows = [([q.datasource], [q.prompt], [q.label], [None]) for q in self.eval_questions]
+        logs = compute_eval_metrics(rows, samples, n)
+        logs["eval_seconds"] = time.perf_counter() - started
+        for tracker in (self.wandb_logger, self.tensorboard_logger):
+            if tracker:
+                tracker.log_eval(step, logs)
+        pass  # EVAL
+        shown = "  ".join(f"{k.removeprefix('eval_')} {v:.3f}" for k, v in logs.items() if "pass" in k)
+        print(f"evaluation at step {step}: {shown}  ({logs['eval_seconds']:.1f} s)", flush=True)
+        if step:
+            self.save_best_checkpoint(logs, step, self.client_states(step))
+            self.copy_cache(f"best_global_step{step}")
+        return logs
+
+    def client_states(self, step: int) -> dict[str, Any]:
+        return {
+            "episode": self.stream.episode,
+            "global_step": step,
+            "total_consumed_prompts": self.stream.position,
+            "data_loader_state_dict": {},
+        }
+
+    def checkpoint(self, step: int, status: dict[str, Any]) -> None:
+        """Upstream's logs and checkpoint; the step was committed before, and a copy of the cache goes beside it."""
+        self.save_logs_and_checkpoints(step, status, self.client_states(step))
+        self.copy_cache(f"global_step{step}")
+
+    def copy_cache(self, tag: str) -> None:
+        path = cache_copy_path(self.args, tag)
+        if os.path.isdir(os.path.dirname(path)):
+            self.cache.copy_to(path)
+
+    def log(self, step: int, status: dict[str, Any]) -> None:
+        print(console_line(step, self.max_steps, status), flush=True)
+
+    def start_clock(self) -> None:
+        self._timing: dict[str, float] = {}
+
+    @contextmanager
+    def clock(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._timing[phase] = self._timing.get(phase, 0.0) + time.perf_counter() - started
+
+    def timings(self) -> dict[str, float]:
+        """Seconds by phase; "own" is what is left of the step: our control code."""
+        phases = {k: self.rollout.timing.get(k, 0.0) + self._timing.get(k, 0.0) for k in (*self.rollout.timing, *self._timing)}
+        total = time.perf_counter() - self._step_started
+        own = max(0.0, total - sum(phases.values()))
+        return {f"timing/{k}": v for k, v in {**phases, "own": own, "step_total": total}.items()}
+
+    def close(self) -> None:
+        if self.rollout.scorer is not None:
+            self.rollout.scorer.close()
+        self.cache.close()
+        for tracker in (self.wandb_logger, self.tensorboard_logger):
+            if tracker:
+                tracker.close()
+
+
+RPOTrainer = ray.remote(_RPOTrainer)

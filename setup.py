@@ -1,0 +1,57 @@
+"""Package metadata. On a GPU host (flash-attn needs torch when it is built, so torch comes first):
+
+    pip install torch==2.13.0 setuptools wheel packaging ninja psutil
+    pip install --no-build-isolation .[gpu]
+
+On a CPU host use `make env`, which installs the complete lock of requirements/cpu.lock.
+"""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).resolve().parent
+README = HERE / "README.md"
+
+# Read, not imported: a build must not need the package's own requirements.
+VERSION = re.search(r'^__version__ = "([^"]+)"', (HERE / "openrlhf_rpo" / "__init__.py").read_text(), re.M).group(1)
+
+setup(
+    name="openrlhf-rpo",
+    version=VERSION,
+    description="Reinforcement fine-tuning with partial reasoning optimization (RPO), on top of OpenRLHF",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11,<3.13",
+    # The migrations live at the top level, where alembic's own command finds them, and travel inside the package.
+    packages=[*find_packages(include=["openrlhf_rpo*"]), "openrlhf_rpo._alembic", "openrlhf_rpo._alembic.versions"],
+    package_dir={"openrlhf_rpo._alembic": "alembic", "openrlhf_rpo._alembic.versions": "alembic/versions"},
+    package_data={
+        "openrlhf_rpo": ["py.typed"],
+        "openrlhf_rpo.testbed": ["weights/**/*"],
+        "openrlhf_rpo._alembic": ["*.mako"],
+    },
+    install_requires=["alembic>=1.13", "math-verify>=0.8", "matplotlib>=3.8", "sqlalchemy>=2,<3", "tqdm"],
+    extras_require={
+        "gpu": [
+            "deepspeed==0.19.6",
+            "flash-attn==2.8.3",
+            "openrlhf[vllm]==0.11.2",
+            "ray[default]==2.55.0",
+            "torch==2.13.0",
+            "transformers==5.15.0",
+            "vllm==0.29.0",
+        ],
+        "dev": ["hypothesis", "mypy", "pytest", "pytest-timeout", "ruff"],
+    },
+    entry_points={"console_scripts": ["openrlhf-rpo = openrlhf_rpo.cli.main:main"]},
+    classifiers=[
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

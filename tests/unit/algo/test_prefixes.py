@@ -1,0 +1,124 @@
+"""Laws of what a group starts from."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_rpo.algo.cut import CUT_RULES
+from openrlhf_rpo.algo.cut.prefixes import choose_prefixes
+from openrlhf_rpo.config import CutOptions
+from openrlhf_rpo.types import Path, Prefix, Visit
+
+BARE = Prefix()
+
+
+def path(length=10, finish="stop", log_probs=True):
+    probs = tuple(-i / 10 for i in range(length)) if log_probs else None
+    return Path("q", tuple(range(100, 100 + length)), probs, finish, 1.0, 1.0, path_id=5)
+
+
+def visit(start_bare=False, shortest=10):
+    return Visit("q", 1, 0, 0, shortest, 4, 0, "reset", start_bare)
+
+
+def choose(path, last_visit=None, n=4, step=1, **options):
+    return choose_prefixes(path, last_visit, n, CutOptions(**{"fresh_share": 0.0, **options}), 42, step, "q")
+
+
+@pytest.fixture
+def cut_by(monkeypatch):
+    """Make the rule return the given cuts."""
+    return lambda *cuts: monkeypatch.setitem(CUT_RULES, "uniform", lambda context: cuts)
+
+
+def test_worked_example(cut_by):
+    cut_by(2, 2)
+    cached = path(6)
+    (prefix, _) = choose(cached, n=2)
+    assert prefix == Prefix((100, 101, 102, 103), (0.0, -0.1, -0.2, -0.3), 2, cached)
+
+
+def test_without_a_cached_path_the_group_starts_bare():
+    assert choose(None) == (BARE,) * 4
+
+
+def test_after_a_reset_the_group_starts_bare():
+    assert choose(path(), visit(start_bare=True)) == (BARE,) * 4
+    assert all(len(prefix) > 0 for prefix in choose(path(), visit(start_bare=False)))
+
+
+def test_a_bare_start_has_no_path_and_no_cut():
+    assert (BARE.path, BARE.cut, len(BARE)) == (None, 0, 0)
+
+
+@given(st.integers(0, 1000))
+def test_fresh_share_0_never_and_1_always_starts_bare(step):
+    assert all(prefix.path is not None for prefix in choose(path(), step=step, fresh_share=0.0))
+    assert choose(path(), step=step, fresh_share=1.0) == (BARE,) * 4
+
+
+def test_about_a_fresh_share_of_the_groups_starts_bare():
+    fresh = sum(choose(path(), step=step, fresh_share=0.25)[0].path is None for step in range(4000))
+    assert 850 < fresh < 1150  # 1000, standard deviation 27
+
+
+def test_a_fresh_group_is_fresh_in_all_its_samples():
+    groups = [choose(path(), step=step, fresh_share=0.5, scope="sample") for step in range(50)]
+    assert {sum(prefix.path is None for prefix in group) for group in groups} == {0, 4}
+
+
+def test_the_fresh_draw_does_not_move_the_cuts():
+    kept = [choose(path(), step=step, fresh_share=0.5) for step in range(50)]
+    assert all(group == choose(path(), step=step) for step, group in enumerate(kept) if group[0].path is not None)
+
+
+def test_whether_a_group_is_fresh_says_nothing_about_its_cut():
+    """L = 6, so m <= 3 has probability 4/7. From one draw for both, kept groups would mostly have large cuts."""
+    kept = [p.cut for step in range(1000) if (p := choose(path(12), step=step, fresh_share=0.5)[0]).path is not None]
+    assert abs(sum(cut <= 3 for cut in kept) / len(kept) - 4 / 7) < 0.1  # 4 standard deviations
+
+
+def test_a_cut_of_nothing_keeps_the_whole_path(cut_by):
+    cut_by(0)
+    cached = path(6, finish="length")
+    (prefix,) = choose(cached, n=1)
+    assert (prefix.token_ids, prefix.log_probs, prefix.cut) == (cached.token_ids, cached.log_probs, 0)
+
+
+@pytest.mark.parametrize("log_probs", [True, False])
+def test_a_cut_of_everything_is_empty_but_remembers_its_path(cut_by, log_probs):
+    cut_by(6)
+    cached = path(6, log_probs=log_probs)
+    assert choose(cached, n=1) == (Prefix((), (), 6, cached),)
+
+
+def test_a_path_without_log_probs_gives_a_prefix_without(cut_by):
+    cut_by(2)
+    assert choose(path(6, log_probs=False), n=1)[0].log_probs is None
+
+
+@given(st.integers(1, 40), st.integers(1, 60), st.sampled_from(["group", "sample"]), st.integers(0, 50), st.booleans())
+def test_prefix_and_cut_make_up_the_path(length, shortest, scope, step, log_probs):
+    cached = path(length, log_probs=log_probs)
+    prefixes = choose(cached, visit(shortest=shortest), n=6, step=step, scope=scope)
+    assert len(prefixes) == 6
+    for prefix in prefixes:
+        assert len(prefix) + prefix.cut == length
+        assert prefix.token_ids == cached.token_ids[: len(prefix)]
+        assert prefix.log_probs is None or len(prefix.log_probs) == len(prefix)
+        assert prefix.cut >= 1  # it ends in an end token
+
+
+def test_a_resumed_run_draws_the_same_prefixes():
+    assert choose(path(), step=7, scope="sample") == choose(path(), step=7, scope="sample")
+
+
+def test_steps_draw_different_cuts():
+    assert len({choose(path(40), step=step)[0].cut for step in range(20)}) > 1
+
+
+@pytest.mark.parametrize("cuts", [(1,), (11, 11), (-1, -1)])
+def test_a_rule_that_breaks_its_contract_is_refused(cut_by, cuts):
+    cut_by(*cuts)
+    with pytest.raises(ValueError, match="cut"):
+        choose(path(10), n=2)

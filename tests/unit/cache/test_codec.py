@@ -1,0 +1,107 @@
+import contextlib
+import math
+import random
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_rpo.cache.codec import (
+    CodecError,
+    decode_log_probs,
+    decode_token_ids,
+    encode_log_probs,
+    encode_token_ids,
+)
+
+TOKEN_IDS = st.lists(st.integers(0, 2**24), max_size=60)
+
+
+@given(TOKEN_IDS)
+def test_ids_come_back_exactly(ids: list[int]) -> None:
+    assert decode_token_ids(encode_token_ids(ids)) == tuple(ids)
+
+
+@pytest.mark.parametrize("ids", [(), (0,), (65535,), (65536,), (2**32 - 1, 0)])
+def test_ids_at_the_borders_of_the_item_types_come_back(ids: tuple[int, ...]) -> None:
+    assert decode_token_ids(encode_token_ids(ids)) == ids
+
+
+@given(st.lists(st.floats(-60000, 0), max_size=60))
+def test_log_probs_come_back_to_half_precision(log_probs: list[float]) -> None:
+    back = decode_log_probs(encode_log_probs(log_probs))
+    assert len(back) == len(log_probs)
+    for stored, given_ in zip(back, log_probs, strict=True):
+        assert abs(stored - given_) <= max(abs(given_) * 2**-11, 2**-25)
+
+
+def test_log_probs_of_minus_infinity_are_kept_and_too_small_ones_become_it() -> None:
+    assert decode_log_probs(encode_log_probs((-math.inf, 0.0, -0.5, -1e9))) == (-math.inf, 0.0, -0.5, -math.inf)
+    assert decode_log_probs(encode_log_probs(())) == ()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_log_prob_that_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(CodecError, match="at token 1"):
+        encode_log_probs((-1.0, value))
+
+
+@pytest.mark.parametrize("value", [-1, 2**32, 1.5])
+def test_what_is_no_token_id_is_refused(value: int) -> None:
+    with pytest.raises(CodecError, match="token id"):
+        encode_token_ids((7, value))
+
+
+@given(TOKEN_IDS, st.data())
+def test_a_flipped_bit_is_refused_or_harmless(ids: list[int], data: st.DataObject) -> None:
+    # Harmless: deflate's unused bits and zlib's note of the compression level carry nothing.
+    damaged = bytearray(encode_token_ids(ids))
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(CodecError):
+        assert decode_token_ids(bytes(damaged)) == tuple(ids)
+
+
+@given(TOKEN_IDS, st.data())
+def test_bytes_cut_short_are_refused(ids: list[int], data: st.DataObject) -> None:
+    whole = encode_token_ids(ids)
+    with pytest.raises(CodecError):
+        decode_token_ids(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"\x02" + zlib.compress(b"H"), "version byte 02"),
+        (encode_token_ids((1, 2)) + b"\x00", "something follows the end"),
+        (b"\x01" + zlib.compress(b"H\x01\x02\x03"), "no whole number"),
+        (b"\x01" + zlib.compress(b""), "item type ''"),
+        (encode_log_probs((-1.0,)), "item type 'e'"),
+    ],
+)
+def test_the_error_names_what_is_wrong_with_the_bytes(data: bytes, cause: str) -> None:
+    with pytest.raises(CodecError, match=cause):
+        decode_token_ids(data)
+
+
+def test_small_vocabularies_take_two_bytes_a_token_before_compression() -> None:
+    content = zlib.decompress(encode_token_ids((1, 258))[1:])
+    assert content == b"H" + b"\x01\x02" + b"\x00\x01"  # the low bytes of both ids, then the high bytes
+
+
+def test_a_long_path_of_a_vocabulary_of_150_000_takes_at_most_two_and_a_half_bytes_a_token() -> None:
+    draw = random.Random(0)
+    ranks = draw.choices(range(150_000), weights=[1 / (rank + 1) for rank in range(150_000)], k=4000)
+    bytes_a_token = len(encode_token_ids(ranks)) / 4000
+    print(f"Zipf-distributed ids: {bytes_a_token:.2f} bytes a token")
+    assert max(ranks) > 65_536
+    assert bytes_a_token <= 2.5
+
+
+def test_log_probs_take_at_most_two_bytes_a_token() -> None:
+    draw = random.Random(0)
+    log_probs = [-draw.expovariate(2.0) for _ in range(4000)]
+    # Incompressible bytes grow by zlib's frame only.
+    assert len(encode_log_probs(log_probs)) <= 2 * 4000 + 32
+    assert struct.calcsize("e") == 2

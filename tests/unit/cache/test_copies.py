@@ -1,0 +1,127 @@
+"""A consistent copy goes beside every checkpoint, so that the checkpoint folder alone is enough (spec section 7)."""
+
+import os
+import sqlite3
+import threading
+
+import pytest
+
+from openrlhf_rpo.cache import CacheCorrupt, CacheError, CacheLocked, CacheUnwritable, PathCache
+
+
+@pytest.fixture
+def copy(tmp_path) -> str:
+    return str(tmp_path / "checkpoint" / "step_1" / "rpo_cache.db")
+
+
+def test_a_copy_holds_the_cache_of_its_moment(cache, commit, copy, reopen, file, url) -> None:
+    commit(cache, 1, {"q": (1, 9)})
+    expected = cache.paths(["q", "r"]), cache.visits(["q"]), cache.records()
+    cache.copy_to(copy)
+    commit(cache, 2, {"q": (7,)})
+    cache.close()
+    file.unlink()
+    PathCache.restore(copy, url)
+    with reopen() as restored:
+        assert restored.initialised and restored.latest_step == 1
+        assert (restored.paths(["q", "r"]), restored.visits(["q"]), restored.records()) == expected
+        commit(restored, 2, {"q": (7,)})
+
+
+def test_a_copy_is_one_file_that_replaces_an_older_one(cache, commit, copy) -> None:
+    cache.copy_to(copy)
+    commit(cache, 1, {"q": (1, 9)})
+    cache.copy_to(copy)
+    assert os.listdir(os.path.dirname(copy)) == ["rpo_cache.db"]
+    connection = sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True)
+    assert connection.execute("SELECT max(step) FROM steps").fetchone() == (1,)
+    connection.close()
+
+
+def test_a_copy_is_consistent_while_the_original_goes_on(cache, commit, tmp_path) -> None:
+    failures = []
+
+    def write() -> None:
+        try:
+            for step in range(1, 101):
+                commit(cache, step, {"q": (step,), "r": (step, step)})
+        except CacheError as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    copies = []
+    while writer.is_alive() and len(copies) < 10:
+        copies.append(tmp_path / f"copy_{len(copies)}.db")
+        cache.copy_to(str(copies[-1]))
+    writer.join()
+    assert not failures and cache.latest_step == 100
+    for name in copies:
+        connection = sqlite3.connect(name)
+        newest = [connection.execute(f"SELECT max(step) FROM {t}").fetchone()[0] for t in ("paths", "visits", "steps")]
+        counts = [connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("paths", "visits", "steps")]
+        connection.close()
+        step = newest[2] or 0
+        assert newest in ([step] * 3, [0, None, None])
+        assert counts == [2 + 2 * step, 2 * step, step]
+
+
+def test_a_copy_that_fails_leaves_the_older_one_whole(cache, commit, copy, monkeypatch) -> None:
+    cache.copy_to(copy)
+    commit(cache, 1, {"q": (1, 9)})
+
+    def no_space(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(CacheUnwritable, match="step_1/rpo_cache.db.*No space left"):
+        cache.copy_to(copy)
+    assert os.listdir(os.path.dirname(copy)) == ["rpo_cache.db"]
+    connection = sqlite3.connect(copy)
+    assert connection.execute("SELECT count(*) FROM steps").fetchone() == (0,)
+    connection.close()
+
+
+def test_a_copy_where_no_folder_can_be_is_refused_by_name(cache, tmp_path) -> None:
+    (tmp_path / "occupied").write_text("")
+    with pytest.raises(CacheUnwritable, match="occupied/copy.db"):
+        cache.copy_to(str(tmp_path / "occupied" / "copy.db"))
+
+
+def test_restoring_never_replaces_a_database(cache, copy, url) -> None:
+    cache.copy_to(copy)
+    with pytest.raises(CacheLocked):
+        PathCache.restore(copy, url)
+    cache.close()
+    with pytest.raises(CacheError, match="exists; remove it first"):
+        PathCache.restore(copy, url)
+
+
+def test_a_log_left_by_the_missing_database_is_not_replayed(cache, commit, copy, reopen, file, url) -> None:
+    cache.copy_to(copy)
+    commit(cache, 1, {"q": (1, 9)})
+    log = file.with_name(file.name + "-wal")
+    content = log.read_bytes()
+    assert content
+    cache.close()
+    file.unlink()
+    log.write_bytes(content)
+    PathCache.restore(copy, url)
+    with reopen() as restored:
+        assert restored.latest_step == 0
+        assert restored.paths(["q"])["q"].token_ids == (1, 2, 3)
+
+
+def test_a_damaged_copy_is_refused_and_nothing_takes_its_place(cache, copy, file, url) -> None:
+    cache.copy_to(copy)
+    cache.close()
+    file.unlink()
+    os.truncate(copy, os.path.getsize(copy) // 2)
+    with pytest.raises(CacheCorrupt, match=copy):
+        PathCache.restore(copy, url)
+    assert os.listdir(file.parent) == [file.name + ".lock"]
+
+
+def test_a_missing_copy_is_named(copy, url) -> None:
+    with pytest.raises(CacheError, match=f"no copy of a path cache at {copy}"):
+        PathCache.restore(copy, url)

@@ -1,0 +1,110 @@
+"""What is left when a process dies or the disk is full: whole steps (defect 8 of the reference code)."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path as File
+
+import pytest
+from sqlalchemy import event
+
+from openrlhf_rpo.cache import CacheLocked, CacheUnwritable, PathCache
+
+REPOSITORY = File(__file__).parents[3]
+
+
+def child(url: str, mode: str, **options):
+    command = [sys.executable, str(File(__file__).with_name("crash_child.py")), url, mode]
+    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, text=True, **options)
+
+
+@pytest.mark.parametrize("statement", ["INSERT INTO paths", "INSERT INTO visits", "INSERT INTO steps"])
+def test_a_step_is_one_transaction(url, statement) -> None:
+    assert child(url, statement).wait(60) == 9
+    with PathCache.open(url, {}) as cache:
+        assert cache.latest_step == 1
+        assert cache.paths(["q"])["q"].token_ids == (1,)
+        assert cache.visits(["q"])["q"].step == 1
+
+
+def test_every_step_is_on_the_disk_when_its_commit_returns(url) -> None:
+    assert child(url, "killed after the commit").wait(60) == -9
+    with PathCache.open(url, {}) as cache:
+        assert cache.latest_step == 1
+        assert cache.paths(["q"])["q"].token_ids == (1,)
+        with cache._database.engine.connect() as connection:
+            pragmas = [connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in ("synchronous", "journal_mode")]
+        assert pragmas == [2, "wal"]  # 2 is FULL: the log is synced at each commit
+
+
+def test_a_full_disk_is_reported_and_what_was_committed_is_whole(url) -> None:
+    process = child(url, "disk full", stdout=subprocess.PIPE)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    kind, step, message = output.split(maxsplit=2)
+    assert kind == "CacheUnwritable" and "earlier ones are whole; free space" in message
+    assert f"latest {int(step) - 1}" in output
+    with PathCache.open(url, {}) as cache:
+        assert cache.latest_step == int(step) - 1 >= 1
+        assert cache.paths(["q"])["q"].step == int(step) - 1
+
+
+def test_a_step_follows_a_full_disk_once_there_is_space(cache, commit) -> None:
+    @event.listens_for(cache._database.engine, "begin")
+    def limit(connection) -> None:
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+
+    long = tuple(random.Random(0).choices(range(150_000), k=40_000))
+    pages = 1  # SQLite takes the present size when it is larger
+    with pytest.raises(CacheUnwritable, match="database or disk is full"):
+        commit(cache, 1, {"q": long})
+    assert cache.latest_step == 0
+    pages = 1_000_000
+    commit(cache, 1, {"q": long})
+    assert cache.paths(["q"])["q"].token_ids == long
+
+
+def test_two_processes_on_one_cache_are_refused_and_the_first_is_named(url) -> None:
+    first = child(url, "hold", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert first.stdout.readline() == "open\n"
+    with pytest.raises(CacheLocked, match=f"in use by process {first.pid} on "):
+        PathCache.open(url, {})
+    first.communicate("")
+    PathCache.open(url, {}).close()
+
+
+def test_a_killed_process_leaves_no_lock(url) -> None:
+    first = child(url, "hold", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    first.stdout.readline()
+    first.kill()
+    first.communicate()
+    PathCache.open(url, {}).close()
+
+
+def test_one_process_opens_a_cache_once(cache, reopen) -> None:
+    with pytest.raises(CacheLocked, match=f"process {os.getpid()}"):
+        reopen()
+
+
+def test_a_forked_child_does_not_keep_the_lock(url) -> None:
+    cache = PathCache.open(url, {})
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writer)
+        os.read(reader, 1)  # alive until the parent closes the pipe
+        os._exit(0)
+    cache.close()
+    try:
+        # The child drops its copy of the lock first thing, but needs a moment to be scheduled.
+        for attempt in range(200):
+            try:
+                PathCache.open(url, {}).close()
+                break
+            except CacheLocked:
+                assert attempt < 199
+    finally:
+        os.close(reader)
+        os.close(writer)
+        os.waitpid(pid, 0)

@@ -1,0 +1,182 @@
+"""A cache knows its run, its schema and its file; anything else is refused by name."""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import traceback
+
+import pytest
+
+from openrlhf_rpo.cache import CacheCorrupt, CacheError, CacheMismatch, CacheNewer, CacheUnwritable, PathCache
+
+
+def page_size_bytes(file) -> int:
+    return int.from_bytes(file.read_bytes()[16:18], "big")
+
+
+def test_another_data_set_is_refused_and_named(cache, url, file) -> None:
+    cache.close()
+    with pytest.raises(CacheMismatch) as refusal:
+        PathCache.open(url, {"data": "d2", "tokenizer": "t1", "template": "p1"})
+    message = str(refusal.value)
+    assert str(file) in message
+    assert "data fingerprint differs (cached d1, this run d2)" in message
+    assert "template fingerprint differs (cached none, this run p1)" in message
+    assert "tokenizer" not in message
+    assert "Use another --ckpt.path or --rpo.cache.url, or remove" in message
+
+
+def test_a_refused_run_leaves_the_cache_free_and_unchanged(cache, url, reopen) -> None:
+    cache.close()
+    with pytest.raises(CacheMismatch):
+        PathCache.open(url, {})
+    with reopen() as same:
+        assert same.count() == 2
+
+
+def test_a_schema_of_a_later_version_is_refused_with_both_revisions(cache, reopen, file) -> None:
+    cache.close()
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0001"):
+        reopen()
+
+
+def test_a_database_of_something_else_is_left_alone(reopen, file) -> None:
+    file.parent.mkdir()
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE paths (x)")
+    connection.close()
+    with pytest.raises(CacheError, match="database of something else"):
+        reopen()
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("paths",)]
+    connection.close()
+
+
+def test_a_file_that_is_no_database_is_refused_by_name(reopen, file) -> None:
+    file.parent.mkdir()
+    file.write_text("a log, not a database\n" * 100)
+    with pytest.raises(CacheCorrupt, match=f"{file}: file is not a database"):
+        reopen()
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.9])
+def test_a_file_cut_short_is_refused_by_name(reopen, path, file, kept) -> None:
+    with reopen() as cache:
+        cache.commit_initial([path(f"q{i}", tuple(range(i, i + 900))) for i in range(50)])
+    os.truncate(file, int(file.stat().st_size * kept))
+    with pytest.raises(CacheCorrupt, match=str(file)):
+        reopen()
+
+
+def test_damaged_pages_are_refused_when_the_cache_is_opened(reopen, path, file) -> None:
+    with reopen() as cache:
+        cache.commit_initial([path(f"q{i}", tuple(range(i, i + 900))) for i in range(50)])
+    content = bytearray(file.read_bytes())
+    size = page_size_bytes(file)
+    for page in range(1, len(content) // size):
+        content[page * size : page * size + 8] = b"\xff" * 8
+    file.write_bytes(content)
+    with pytest.raises(CacheCorrupt, match=str(file)):
+        reopen()
+
+
+@pytest.mark.parametrize("column", ["token_ids", "log_probs"])
+def test_a_flipped_byte_in_a_path_is_reported_when_it_is_read(cache, reopen, file, column) -> None:
+    cache.close()
+    with sqlite3.connect(file) as connection:
+        (blob,) = connection.execute(f"SELECT {column} FROM paths WHERE question_id = 'q'").fetchone()
+    connection.close()
+    content = file.read_bytes()
+    # The rows of q and r hold different ids; equal log-probs blobs would differ in their length.
+    assert content.count(blob) == 1
+    damaged = blob[:-1] + bytes([blob[-1] ^ 1])
+    file.write_bytes(content.replace(blob, damaged))
+    with reopen() as reopened:
+        assert reopened.paths(["r"])["r"].token_ids == (4, 5)
+        with pytest.raises(CacheCorrupt, match=f"{file}: path 1 of question q is damaged"):
+            reopened.paths(["q", "r"])
+
+
+def test_a_damaged_row_is_reported_when_it_is_read(cache, reopen, commit, file) -> None:
+    commit(cache, 1, {"q": (1,)})
+    cache.close()
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE paths SET n_tokens = 7 WHERE question_id = 'r'")
+        connection.execute("UPDATE steps SET metrics = '{broken'")
+    connection.close()
+    with reopen() as reopened:
+        with pytest.raises(CacheCorrupt, match="its length differs"):
+            reopened.paths(["r"])
+        with pytest.raises(CacheCorrupt, match="metrics of a step"):
+            reopened.records()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "cache.db", ""])
+def test_what_names_no_file_is_refused(url) -> None:
+    with pytest.raises(CacheError, match="--rpo.cache.url"):
+        PathCache.open(url, {})
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path) -> None:
+    (tmp_path / "occupied").write_text("a file where a folder is needed")
+    with pytest.raises(CacheUnwritable, match="occupied.*folder cannot be made"):
+        PathCache.open(f"sqlite:///{tmp_path}/occupied/run/cache.db", {})
+
+
+def test_a_folder_in_the_place_of_the_database_is_named(tmp_path) -> None:
+    (tmp_path / "cache.db").mkdir()
+    with pytest.raises(CacheUnwritable, match="unable to open database file"):
+        PathCache.open(f"sqlite:///{tmp_path}/cache.db", {})
+
+
+def test_a_closed_cache_says_so(cache, commit, tmp_path) -> None:
+    cache.close()
+    cache.close()
+    for use in (lambda: cache.latest_step, lambda: commit(cache, 1, {}), lambda: cache.copy_to(f"{tmp_path}/c.db")):
+        with pytest.raises(CacheError, match="was closed"):
+            use()
+
+
+def refusals_without_rights(folder: str) -> list[str]:
+    """The errors of a user without rights (a forked child: root may write anywhere) on each file of ``folder``."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            for name in ("read_only", "closed"):
+                try:
+                    PathCache.open(f"sqlite:///{folder}/{name}/cache.db", {})
+                except CacheUnwritable as error:
+                    os.write(writer, f"{error}\n".encode())
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answers:
+        lines = answers.read().splitlines()
+    os.waitpid(pid, 0)
+    return lines
+
+
+def test_a_read_only_file_or_folder_is_named() -> None:
+    folder = tempfile.mkdtemp()
+    try:
+        os.chmod(folder, 0o755)
+        for name in ("read_only", "closed"):
+            PathCache.open(f"sqlite:///{folder}/{name}/cache.db", {}).close()
+        os.chmod(f"{folder}/read_only/cache.db", 0o444)
+        os.chmod(f"{folder}/read_only/cache.db.lock", 0o666)
+        os.remove(f"{folder}/closed/cache.db.lock")
+        os.chmod(f"{folder}/closed", 0o555)
+        read_only, closed = refusals_without_rights(folder)
+    finally:
+        os.chmod(f"{folder}/closed", 0o755)
+        shutil.rmtree(folder)
+    assert read_only == f"Path cache {folder}/read_only/cache.db is read-only. Make the file and its folder writable."
+    assert closed.startswith(f"Path cache {folder}/closed/cache.db: cannot write cache.db.lock beside it (Permission")

@@ -1,0 +1,201 @@
+"""The cache at step t is, for each question, the row with the largest step <= t (spec section 7)."""
+
+import math
+import tempfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_rpo.cache import CacheError, PathCache
+from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
+
+
+def ids_at(cache, step=None):
+    return {question: path.token_ids for question, path in cache.paths(["q", "r", "s"], step).items()}
+
+
+def test_the_cache_at_a_step_is_the_row_with_the_largest_step_up_to_it(cache, commit) -> None:
+    commit(cache, 1, {"q": (1, 9)})
+    commit(cache, 2, {"r": (4, 8)})
+    commit(cache, 3, {"q": None, "s": (6,)})
+    assert ids_at(cache, 0) == {"q": (1, 2, 3), "r": (4, 5)}
+    assert ids_at(cache, 1) == {"q": (1, 9), "r": (4, 5)}
+    assert ids_at(cache, 2) == {"q": (1, 9), "r": (4, 8)}
+    assert ids_at(cache, 3) == ids_at(cache) == ids_at(cache, 99) == {"q": (1, 9), "r": (4, 8), "s": (6,)}
+    assert ids_at(cache, -1) == {}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abcd"), st.none() | st.integers(0, 99), max_size=4), max_size=6),
+    st.data(),
+)
+def test_any_history_reads_and_rolls_back_like_a_list_of_dicts(history, data) -> None:
+    states: list[dict[str, tuple[int, ...]]] = [{}]
+    with tempfile.TemporaryDirectory() as folder, PathCache.open(f"sqlite:///{folder}/c.db", {}) as cache:
+        cache.mark_initialised()
+        for step, changes in enumerate(history, 1):
+            changed = {question: (token,) for question, token in changes.items() if token is not None}
+            states.append(states[-1] | changed)
+            decisions = [
+                CacheDecision(
+                    Path(question, (token,), None, "stop", 1.0, 1.0, step=step) if token is not None else None,
+                    Visit(question, step, 0, 0, 1, 1, 1, "best"),
+                )
+                for question, token in changes.items()
+            ]
+            cache.commit_step(StepRecord(step, 0, step, {}), decisions)
+        kept = data.draw(st.integers(0, len(history)))
+        assert cache.rollback(kept) == len(history) - kept
+        for step, state in enumerate(states[: kept + 1]):
+            assert {q: path.token_ids for q, path in cache.paths("abcd", step).items()} == state
+        assert cache.latest_step == kept
+        assert {q: path.token_ids for q, path in cache.paths("abcd").items()} == states[kept]
+
+
+def test_the_newest_visit_up_to_a_step_is_read_whole(cache, visit) -> None:
+    first = visit("q", 1, cut=7, shortest_path=11, n_rewarded=0, outcome="reset", start_bare=True)
+    second = visit("q", 2, cut=0, prefix_length=3)
+    cache.commit_step(StepRecord(1, 0, 8, {}), [CacheDecision(None, first)])
+    cache.commit_step(StepRecord(2, 0, 16, {}), [CacheDecision(None, second)])
+    assert cache.visits(["q", "r"], step=0) == {}
+    assert cache.visits(["q", "r"], step=1) == {"q": first}
+    assert cache.visits(["q", "r"]) == {"q": second}
+
+
+def test_a_path_comes_back_as_it_was_stored(cache, path) -> None:
+    parent = cache.paths(["q"])["q"]
+    new = path(
+        "q", (1, 70_000, 5), log_probs=(-0.5, -math.inf, -2.0), finish_reason="length", score=0.5, reward=0.625,
+        prefix_length=1, step=1, parent_id=parent.path_id,
+    )  # fmt: skip
+    cache.commit_step(StepRecord(1, 0, 8, {}), [CacheDecision(new, Visit("q", 1, 2, 1, 3, 8, 8, "best"))])
+    back = cache.paths(["q"])["q"]
+    assert back.path_id is not None and back.path_id != parent.path_id
+    assert back == path(
+        "q", (1, 70_000, 5), log_probs=(-0.5, -math.inf, -2.0), finish_reason="length", score=0.5, reward=0.625,
+        prefix_length=1, step=1, parent_id=parent.path_id, path_id=back.path_id,
+    )  # fmt: skip
+
+
+def test_the_empty_path_is_a_path(cache, path) -> None:
+    cache.commit_step(
+        StepRecord(1, 0, 8, {}),
+        [CacheDecision(path("q", (), step=1), Visit("q", 1, 0, 0, 0, 1, 1, "best"))],
+    )
+    assert cache.paths(["q"])["q"].token_ids == cache.paths(["q"])["q"].log_probs == ()
+
+
+def test_log_probs_are_left_out_when_asked_to(reopen, path) -> None:
+    with reopen(store_log_probs=False) as cache:
+        cache.commit_initial([path("q", (1, 2))])
+        assert cache.paths(["q"])["q"].log_probs is None
+
+
+def test_records_come_back_in_order_and_a_metric_that_is_not_finite_as_nan(cache) -> None:
+    cache.commit_step(StepRecord(1, 0, 8, {"kl": math.nan, "reward": 0.5}), [])
+    cache.commit_step(StepRecord(2, 1, 16, {"reward": 1}), [])
+    first, second = cache.records()
+    assert math.isnan(first.metrics["kl"]) and first.metrics["reward"] == 0.5
+    assert second == StepRecord(2, 1, 16, {"reward": 1.0})
+    assert cache.records(after=1) == [second]
+
+
+def test_steps_follow_each_other_without_gap_or_repetition(cache, commit) -> None:
+    commit(cache, 1, {"q": (1,)})
+    for wrong in (0, 1, 3):
+        with pytest.raises(CacheError, match=f"step {wrong} cannot be committed, the latest step is 1"):
+            commit(cache, wrong, {"q": (2,)})
+    assert ids_at(cache)["q"] == (1,)
+
+
+def test_no_step_before_the_initial_cache_is_complete(reopen, commit) -> None:
+    with reopen() as cache:
+        with pytest.raises(CacheError, match="initial cache is not complete"):
+            commit(cache, 0, {})
+        assert cache.latest_step == -1
+
+
+def test_the_initial_cache_fills_in_batches_and_then_is_closed(reopen, path) -> None:
+    with reopen() as cache:
+        assert (cache.latest_step, cache.initialised, cache.count()) == (-1, False, 0)
+        cache.commit_initial([path("q")])
+    with reopen() as cache:  # interrupted between two batches
+        assert cache.question_ids_with_path() == {"q"} and not cache.initialised
+        cache.commit_initial([path("r"), path("s")])
+        cache.commit_initial([])
+        cache.mark_initialised()
+        cache.mark_initialised()
+        assert (cache.latest_step, cache.initialised, cache.count()) == (0, True, 3)
+        with pytest.raises(CacheError, match="initial cache is complete"):
+            cache.commit_initial([path("t")])
+
+
+def test_a_batch_of_initial_paths_enters_whole_or_not_at_all(reopen, path) -> None:
+    with reopen() as cache:
+        cache.commit_initial([path("q", (1,))])
+        with pytest.raises(CacheError, match="refused the rows"):
+            cache.commit_initial([path("r"), path("q", (2,))])
+        assert ids_at(cache) == {"q": (1,)}
+
+
+def test_a_step_with_one_wrong_row_leaves_nothing(cache, path, visit) -> None:
+    good = CacheDecision(path("q", (9,), step=1), visit("q", 1))
+    record = StepRecord(1, 0, 8, {})
+    wrong = {
+        "visit of question r at step 2": CacheDecision(None, visit("r", 2)),
+        "came with a visit of q": CacheDecision(path("r", step=1), visit("q", 1)),
+        "is of step 0, not of step 1": CacheDecision(path("r"), visit("r", 1)),
+        "3 tokens and 1 log-probs": CacheDecision(path("r", step=1, log_probs=(-1.0,)), visit("r", 1)),
+        "cannot be stored: a token id": CacheDecision(path("r", (-1,), step=1), visit("r", 1)),
+        "refused the rows": good,
+        "FOREIGN KEY": CacheDecision(path("r", step=1, parent_id=777), visit("r", 1)),
+    }
+    for message, decision in wrong.items():
+        with pytest.raises(CacheError, match=message):
+            cache.commit_step(record, [good, decision])
+        assert (cache.latest_step, cache.visits(["q", "r"]), ids_at(cache)["q"]) == (0, {}, (1, 2, 3))
+    cache.commit_step(record, [good])
+
+
+def test_rollback_removes_what_is_newer_and_the_same_rows_follow_again(cache, commit) -> None:
+    commit(cache, 1, {"q": (1, 9)})
+    commit(cache, 2, {"q": (7,), "r": (8,)})
+    before = cache.paths(["q", "r"])
+    commit(cache, 3, {"q": (6,)})
+    assert cache.rollback(1) == 2
+    assert cache.latest_step == 1
+    assert ids_at(cache) == {"q": (1, 9), "r": (4, 5)}
+    assert cache.visits(["q", "r"]).keys() == {"q"}
+    assert [record.step for record in cache.records()] == [1]
+    commit(cache, 2, {"q": (7,), "r": (8,)})
+    assert cache.paths(["q", "r"]) == before  # path ids too
+
+
+def test_rollback_removes_children_with_their_parents(cache, path, visit) -> None:
+    for step in (1, 2, 3):
+        child = path("q", (step,), step=step, parent_id=cache.paths(["q"])["q"].path_id)
+        cache.commit_step(StepRecord(step, 0, step, {}), [CacheDecision(child, visit("q", step))])
+    assert cache.rollback(0) == 3
+    assert ids_at(cache) == {"q": (1, 2, 3), "r": (4, 5)}
+
+
+def test_a_cache_behind_its_checkpoint_is_refused(cache, commit) -> None:
+    commit(cache, 1, {"q": (1,)})
+    for step in (2, -1):
+        with pytest.raises(CacheError, match="ends at step 1.*restore the copy"):
+            cache.rollback(step)
+
+
+def test_a_thousand_questions_are_read_in_chunks_without_loss(reopen, path, commit) -> None:
+    names = [f"question-{number}" for number in range(1200)]
+    with reopen() as cache:
+        cache.commit_initial([path(name, (number,) * 50) for number, name in enumerate(names)])
+        cache.mark_initialised()
+        commit(cache, 1, {name: (7,) for name in names[::2]})
+        found = cache.paths([*names, "unknown", names[0]])
+        assert found.keys() == set(names)
+        assert found[names[2]].token_ids == (7,) and found[names[3]].token_ids == (3,) * 50
+        assert len(cache.visits(names)) == 600
+        assert cache.count() == 1200 and cache.question_ids_with_path() == set(names)

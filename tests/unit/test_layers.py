@@ -1,0 +1,120 @@
+"""Imports point one way, and the rules load nothing heavy.
+
+types <- config <- algo <- cache <- rollout <- trainer <- cli. What a part of the package may import is written once,
+in ``MAY_IMPORT``; a part that does not exist is not checked.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "openrlhf_rpo"
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
+
+CHAIN = ["types", "config", "algo", "cache", "rollout", "trainer", "cli"]
+HEAVY = {"torch", "ray", "vllm", "deepspeed", "transformers"}
+
+MAY_IMPORT = {
+    "types": set(),
+    "config": {"types"},
+    "algo": {"types", "config"},
+    "cache": {"types", "config", "algo"},
+    "training": {"types", "config", "algo", "upstream", "platform"},
+    "reports": {"types", "cache"},
+}
+"""Parts that may import only these, beside themselves."""
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(name: str) -> str:
+    """openrlhf_rpo.algo.cut.uniform -> algo; the package itself -> "" """
+    return name.split(".")[1] if "." in name else ""
+
+
+def imports(source: str, package: str) -> Iterator[str]:
+    """Full dotted names that a file imports, wherever in it; ``package`` is what its relative imports start from."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def imported_parts(file: Path) -> set[str]:
+    """The other parts of the package that a file imports."""
+    name = module_name(file)
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    parts = {part_of(target) for target in imports(file.read_text(), package) if target.split(".")[0] == PACKAGE}
+    return {part for part in parts if part and not part.startswith("__")} - {part_of(name)}
+
+
+def modules(*parts: str) -> list[str]:
+    return [module_name(file) for file in FILES if part_of(module_name(file)) in parts]
+
+
+def loaded_by(names: list[str]) -> set[str]:
+    """Top-level packages in a fresh process after importing ``names``."""
+    program = f"import sys, importlib\nfor n in {names!r}: importlib.import_module(n)\nprint(*sys.modules)"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run([sys.executable, "-c", program], env=env, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return {name.split(".")[0] for name in result.stdout.split()}
+
+
+def test_the_rules_load_neither_heavy_packages_nor_sql():
+    names = modules("types", "config", "algo")
+    assert f"{PACKAGE}.algo.cut.uniform" in names
+    assert not loaded_by(names) & (HEAVY | {"sqlalchemy", "numpy", "openrlhf"})
+
+
+@pytest.mark.skipif(not modules("cache"), reason="no cache yet")
+def test_the_cache_loads_no_heavy_package():
+    assert not loaded_by(modules("cache")) & HEAVY
+
+
+@pytest.mark.parametrize("file", FILES, ids=module_name)
+def test_imports_point_one_way(file):
+    part, used = part_of(module_name(file)), imported_parts(file)
+    if part in CHAIN:
+        assert not used & set(CHAIN[CHAIN.index(part) + 1 :])
+    if part in MAY_IMPORT:
+        assert used <= MAY_IMPORT[part]
+    if part == "rollout":
+        assert "training" not in used
+
+
+def test_upstream_is_imported_in_one_place():
+    users = {
+        module_name(file)
+        for file in FILES
+        if any(name.split(".")[0] == "openrlhf" for name in imports(file.read_text(), module_name(file)))
+    }
+    assert {name for name in users if part_of(name) not in ("upstream", "platform")} == set()
+
+
+@pytest.mark.parametrize(
+    ("statement", "target"),
+    [
+        ("import openrlhf.models", "openrlhf.models"),
+        ("from openrlhf import models", "openrlhf.models"),
+        ("from openrlhf_rpo import upstream", "openrlhf_rpo.upstream"),
+        ("from . import draws", "openrlhf_rpo.algo.draws"),
+        ("from ..cache.store import PathCache", "openrlhf_rpo.cache.store.PathCache"),
+        ("def f():\n    from openrlhf_rpo.cli import main", "openrlhf_rpo.cli.main"),
+        ("if TYPE_CHECKING:\n    import torch", "torch"),
+    ],
+)
+def test_every_form_of_import_is_seen(statement, target):
+    assert list(imports(statement, "openrlhf_rpo.algo")) == [target]
