@@ -9,7 +9,7 @@ help: ## this list
 env: ## set up .venv from requirements/cpu.lock, or keep it when the lock has not changed
 	@tools/setup_env.sh
 
-demo: env ## train a tiny model on CPU with and without RPO and compare
+demo: env ## train a tiny model on this machine and show what RPO did
 	.venv/bin/openrlhf-rpo demo
 
 test: env ## all tests that need no GPU

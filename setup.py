@@ -9,7 +9,7 @@ On a CPU host use `make env`, which installs the complete lock of requirements/c
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 HERE = Path(__file__).resolve().parent
 README = HERE / "README.md"
@@ -27,14 +27,18 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
     # The migrations live at the top level, where alembic's own command finds them, and travel inside the package.
-    packages=[*find_packages(include=["openrlhf_rpo*"]), "openrlhf_rpo._alembic", "openrlhf_rpo._alembic.versions"],
+    packages=[
+        *find_namespace_packages(include=["openrlhf_rpo*"], exclude=["*.__pycache__*", "*.weights*"]),
+        "openrlhf_rpo._alembic",
+        "openrlhf_rpo._alembic.versions",
+    ],
     package_dir={"openrlhf_rpo._alembic": "alembic", "openrlhf_rpo._alembic.versions": "alembic/versions"},
     package_data={
         "openrlhf_rpo": ["py.typed"],
         "openrlhf_rpo.testbed": ["weights/**/*"],
         "openrlhf_rpo._alembic": ["*.mako"],
     },
-    install_requires=["alembic>=1.13", "math-verify>=0.8", "matplotlib>=3.8", "sqlalchemy>=2,<3", "tqdm"],
+    install_requires=["alembic>=1.13", "math-verify>=0.8", "matplotlib>=3.8", "sqlalchemy>=2,<3", "tqdm", "wrapt"],
     extras_require={
         "gpu": [
             "deepspeed==0.19.6",

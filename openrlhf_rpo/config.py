@@ -46,9 +46,12 @@ class InitOptions:
         _need(self.n_samples >= 1, "init.n_samples", self.n_samples, "at least 1")
         _need(self.max_tries >= 1, "init.max_tries", self.max_tries, "at least 1")
         _need(self.batch_size >= 1, "init.batch_size", self.batch_size, "at least 1")
-        _need(self.temperature is None or self.temperature >= 0, "init.temperature", self.temperature, "0 or more")
+        finite = self.temperature is None or 0 <= self.temperature < math.inf
+        _need(finite, "init.temperature", self.temperature, "0 or more")
         _need(self.top_p is None or 0 < self.top_p <= 1, "init.top_p", self.top_p, "in (0, 1]")
-        _need(self.max_new_tokens is None or self.max_new_tokens >= 1, "init.max_new_tokens", self.max_new_tokens, ">= 1")
+        _need(
+            self.max_new_tokens is None or self.max_new_tokens >= 1, "init.max_new_tokens", self.max_new_tokens, ">= 1"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +107,9 @@ class ShapingOptions:
         "rewarded: shape samples with a score above 0; all: the literal equation, which lifts wrong answers to the lower bound",
         ("rewarded", "all"),
     )
-    reference: str = option("group", "l_ref: mean length of the group, or of its rewarded samples", ("group", "rewarded"))
+    reference: str = option(
+        "group", "l_ref: mean length of the group, or of its rewarded samples", ("group", "rewarded")
+    )
 
     def check(self) -> None:
         _need(0 <= self.alpha < math.inf, "shaping.alpha", self.alpha, "0 or more")
@@ -134,7 +139,9 @@ class DynamicOptions:
     keep: str = option(
         "scores", "keep a group when its scores differ, or when its shaped rewards differ", ("scores", "rewards")
     )
-    max_batches: int = option(10, "stop with an error after this many batches of questions without a full batch of signal")
+    max_batches: int = option(
+        10, "stop with an error after this many batches of questions without a full batch of signal"
+    )
 
     def check(self) -> None:
         _need(self.max_batches >= 1, "dynamic.max_batches", self.max_batches, "at least 1")
@@ -147,9 +154,13 @@ class UpdateOptions:
     enable: bool = option(True, "false keeps the initial cache, C(0)")
     rule: str = option("epsilon_greedy", "epsilon_greedy: the paper's rule", ("epsilon_greedy",))
     epsilon: float = option(0.1, "probability that the best sample is cached, else another one; the paper's best: 0.1")
-    admit: str = option("rewarded", "only rewarded samples may enter, or any (the paper's equation)", ("rewarded", "any"))
+    admit: str = option(
+        "rewarded", "only rewarded samples may enter, or any (the paper's equation)", ("rewarded", "any")
+    )
     on_all_wrong: str = option(
-        "reset", "after a group without a rewarded sample: keep the path, or reset: start once from the bare question", ("keep", "reset")
+        "reset",
+        "after a group without a rewarded sample: keep the path, or reset: start once from the bare question",
+        ("keep", "reset"),
     )
 
     def check(self) -> None:
@@ -161,10 +172,17 @@ class CacheOptions:
     """Where the path cache lives."""
 
     url: str | None = option(None, "SQLAlchemy URL (default: SQLite, rpo_cache.db below --ckpt.path)")
-    log_probs: bool = option(True, "store the sampled tokens' log-probs with each path (needed by prefix_loss include and weighted)")
+    log_probs: bool = option(
+        True, "store the sampled tokens' log-probs with each path (needed by prefix_loss include and weighted)"
+    )
 
     def check(self) -> None:
-        _need(self.url is None or "://" in self.url, "cache.url", self.url, "an SQLAlchemy URL such as sqlite:///cache.db")
+        _need(
+            self.url is None or "://" in self.url,
+            "cache.url",
+            self.url,
+            "an SQLAlchemy URL such as sqlite:///cache.db",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +199,8 @@ class RewardOptions:
     max_failure_share: float = option(0.05, "stop the run when more than this share of a step's rewards failed")
 
     def check(self) -> None:
-        _need(self.timeout > 0, "reward.timeout", self.timeout, "above 0")
+        _need(0 < self.timeout < math.inf, "reward.timeout", self.timeout, "above 0")
+        _need(math.isfinite(self.on_failure), "reward.on_failure", self.on_failure, "a number")
         _need(self.workers >= 1, "reward.workers", self.workers, "at least 1")
         _need(0 <= self.max_failure_share <= 1, "reward.max_failure_share", self.max_failure_share, "a share")
         if self.weights is not None:
@@ -212,7 +231,8 @@ class RPOConfig:
 
     enable: bool = option(True, "false: plain OpenRLHF, same command line")
     preset: str | None = option(
-        None, "comma separated: paper (its literal choices), grpo, dapo (estimator, clipping, KL); flags given by hand win"
+        None,
+        "comma separated: paper (its literal choices), grpo, dapo (estimator, clipping, KL); flags given by hand win",
     )
     device: str = option("auto", "auto: CUDA if Ray has GPUs, else the CPU platform layer", ("auto", "cpu", "cuda"))
     init: InitOptions = field(default_factory=InitOptions)
@@ -290,5 +310,10 @@ def _parse_rule(name: str, text: str, kinds: dict[str, tuple[float, float]]) -> 
         raise OptionError(f"--rpo.{name} {text}: {number!r} is not a number; expected {expected}") from None
     _need(math.isfinite(value), name, text, f"expected {expected}")
     low, high = kinds[kind]
-    _need(low < value <= high or (kind == "fixed" and value == 0), name, text, f"{kind} above {low:g} and at most {high:g}")
+    _need(
+        low < value <= high or (kind == "fixed" and value == 0),
+        name,
+        text,
+        f"{kind} above {low:g} and at most {high:g}",
+    )
     return kind, value

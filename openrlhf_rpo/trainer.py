@@ -22,7 +22,7 @@ from openrlhf_rpo.algo.update.decide import decide
 from openrlhf_rpo.algo.variance import has_signal
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.metrics import cache_metrics, console_line, rollout_metrics
+from openrlhf_rpo.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
 from openrlhf_rpo.rollout.experience import to_experiences
 from openrlhf_rpo.rollout.generation import Generator
 from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, load_questions
@@ -104,6 +104,7 @@ class _RPOTrainer(BasePPOTrainer):
         )
         self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
         self.totals: dict[str, float] = {}
+        self.last_commit = 0.0  # seconds; a step's record cannot hold its own commit, so the next one does
 
     def get_max_steps(self) -> int:
         """Optimizer steps of the whole run, for the learning rate schedule (upstream: ``prepare_datasets``)."""
@@ -161,6 +162,7 @@ class _RPOTrainer(BasePPOTrainer):
         """
         self._step_started = time.perf_counter()
         self.rollout.timing = dict.fromkeys(self.rollout.timing, 0.0)
+        self.rollout.timing["cache"] = self.last_commit
         size = self.args.rollout.batch_size
         kept: list[Group] = []
         dropped: list[Group] = []
@@ -232,18 +234,20 @@ class _RPOTrainer(BasePPOTrainer):
             metrics["dynamic_filtering_pass_rate"] = 100 * len(batch.kept) / len(groups)
         metrics |= {"rpo/rollout_log_prob_gap": self.log_prob_gap} | self.timings()
         self.totals = metrics
+        started = time.perf_counter()
         self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
+        self.last_commit = time.perf_counter() - started
         return metrics
 
     # ── The initial cache ──
 
     def initialize_cache(self) -> None:
         """C(0): nothing in progressive mode; one path a question, in committed batches, in bulk mode (eq. 1)."""
-        if self.cache.initialised:
-            return
-        if self.config.init.mode == "bulk":
-            self.sample_initial_paths()
-        self.cache.mark_initialised()
+        if not self.cache.initialised:
+            if self.config.init.mode == "bulk":
+                self.sample_initial_paths()
+            self.cache.mark_initialised()
+        self.totals.setdefault(GENERATED_TOTAL, self.cache.initial_tokens)
 
     def sample_initial_paths(self) -> None:
         init, admit = self.config.init, self.config.update.admit
@@ -284,7 +288,7 @@ class _RPOTrainer(BasePPOTrainer):
             for group, best in chosen
             if best is not None
         ]
-        self.cache.commit_initial(paths)
+        self.cache.commit_initial(paths, tokens)
 
     # ── Scores that come from a reward model ──
 
@@ -335,7 +339,7 @@ class _RPOTrainer(BasePPOTrainer):
         for tracker in (self.wandb_logger, self.tensorboard_logger):
             if tracker:
                 tracker.log_eval(step, logs)
-        pass  # EVAL
+        self.cache.record_evaluation(step, logs)
         shown = "  ".join(f"{k.removeprefix('eval_')} {v:.3f}" for k, v in logs.items() if "pass" in k)
         print(f"evaluation at step {step}: {shown}  ({logs['eval_seconds']:.1f} s)", flush=True)
         if step:
@@ -377,7 +381,10 @@ class _RPOTrainer(BasePPOTrainer):
 
     def timings(self) -> dict[str, float]:
         """Seconds by phase; "own" is what is left of the step: our control code."""
-        phases = {k: self.rollout.timing.get(k, 0.0) + self._timing.get(k, 0.0) for k in (*self.rollout.timing, *self._timing)}
+        phases = {
+            k: self.rollout.timing.get(k, 0.0) + self._timing.get(k, 0.0)
+            for k in (*self.rollout.timing, *self._timing)
+        }
         total = time.perf_counter() - self._step_started
         own = max(0.0, total - sum(phases.values()))
         return {f"timing/{k}": v for k, v in {**phases, "own": own, "step_total": total}.items()}

@@ -67,14 +67,15 @@ install_lock() {
         grep --line-buffered -E '^ *(Collecting|Building|Installing|Requirement already satisfied)'
 }
 
-install_package() { install --quiet --no-deps --no-build-isolation -e .; }
+# Setuptools warns that an editable installation is an editable installation; errors still show.
+install_package() { PYTHONWARNINGS=ignore install --quiet --no-deps --no-build-isolation -e .; }
 
-# Without it the first start of Ray takes minutes. Some wheels carry templates that are no Python: their errors are
-# expected, -qq hides them, and the exit status says nothing.
+# Halves the start of every process (Ray and a worker that imports everything: 14 s to 7 s on 2 cores). Some wheels carry
+# templates that are no Python: their errors are expected, -qq hides them, and the exit status says nothing.
 byte_compile() { "$python" -m compileall -qq -j 0 .venv/lib || true; }
 
 check_imports() {
-    DS_ACCELERATOR=cpu "$python" - <<'PYTHON' 2>/dev/null || stop "the packages are installed, but cannot be imported"
+    DS_ACCELERATOR=cpu VLLM_LOGGING_LEVEL=ERROR "$python" - <<'PYTHON'
 import deepspeed, ray, torch, transformers, vllm
 
 for module in (torch, transformers, deepspeed, ray, vllm):
@@ -82,7 +83,7 @@ for module in (torch, transformers, deepspeed, ray, vllm):
 PYTHON
 }
 
-echo "==> making .venv from $lock ($(grep -c == "$lock") packages, Python $version)"
+echo "==> making .venv from $lock ($(grep -c '^[^#]*==' "$lock") packages, Python $version)"
 stage "empty environment" new_venv
 stage "pip and setuptools" install_pip
 stage "torch (pip's configured index decides: the CPU build, or the CUDA build with several GB of libraries)" install_torch

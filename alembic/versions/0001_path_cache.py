@@ -1,4 +1,4 @@
-"""The path cache: runs, paths, visits, steps."""
+"""The path cache: runs, paths, visits, steps, evaluations."""
 
 import sqlalchemy as sa
 
@@ -60,8 +60,14 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("step"),
     )
+    op.create_table(
+        "evaluations",
+        sa.Column("step", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("metrics", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("step"),
+    )
 
 
 def downgrade() -> None:
-    for table in ("steps", "visits", "paths", "runs"):
+    for table in ("evaluations", "steps", "visits", "paths", "runs"):
         op.drop_table(table)

@@ -2,12 +2,12 @@
 
 import pathlib
 
+from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
-from alembic import command
 from openrlhf_rpo.cache.errors import CacheError, CacheNewer
 
 

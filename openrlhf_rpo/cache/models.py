@@ -73,3 +73,12 @@ class StepRow(Base):
     consumed: Mapped[int]
     metrics: Mapped[dict[str, float | None]] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(default=_now)
+
+
+class EvaluationRow(Base):
+    """Held-out figures of the policy after ``step``; step 0 is the policy that training started from."""
+
+    __tablename__ = "evaluations"
+
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    metrics: Mapped[dict[str, float | None]] = mapped_column(JSON)

@@ -21,7 +21,7 @@ from openrlhf_rpo.cache.codec import (
     encode_token_ids,
 )
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, CacheMismatch
-from openrlhf_rpo.cache.models import PathRow, RunRow, StepRow, VisitRow
+from openrlhf_rpo.cache.models import EvaluationRow, PathRow, RunRow, StepRow, VisitRow
 from openrlhf_rpo.cache.session import Database, restore_database
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
@@ -30,6 +30,7 @@ _SLOT = 0
 _CHUNK = 500
 _FINGERPRINT = "fingerprint."
 _INITIALISED = "initialised"
+_INITIAL_TOKENS = "initial_tokens"
 Row = TypeVar("Row", PathRow, VisitRow)
 
 
@@ -44,15 +45,20 @@ class PathCache:
         self._store_log_probs = store_log_probs
 
     @classmethod
-    def open(cls, url: str, fingerprints: dict[str, str], *, store_log_probs: bool = True) -> "PathCache":
+    def open(
+        cls, url: str, fingerprints: dict[str, str] | None = None, *, store_log_probs: bool = True
+    ) -> "PathCache":
         """Open or make the cache at ``url``; the first opening stores ``fingerprints``, later ones must agree.
+
+        Without ``fingerprints`` the cache of any run is opened, to look at it.
 
         Raises ``CacheMismatch`` (other fingerprints), ``CacheLocked`` (another process), ``CacheNewer`` (schema of a
         later version), ``CacheCorrupt`` (no database or a damaged one), ``CacheUnwritable``.
         """
         cache = cls(Database.open(url), store_log_probs)
         try:
-            cache._claim(fingerprints)
+            if fingerprints is not None:
+                cache._claim(fingerprints)
         except BaseException:
             cache.close()
             raise
@@ -116,13 +122,26 @@ class PathCache:
         with self._database.transaction() as session:
             return session.scalar(select(func.count(distinct(PathRow.question_id))).where(PathRow.slot == _SLOT)) or 0
 
-    def commit_initial(self, paths: Sequence[Path]) -> None:
-        """Add paths to the initial cache (step 0), all or none. Raises once it was marked as initialised."""
+    @property
+    def initial_tokens(self) -> int:
+        """Tokens generated for the initial cache, those of samples that were not kept included."""
+        with self._database.transaction() as session:
+            row = session.get(RunRow, _INITIAL_TOKENS)
+            return int(row.value) if row is not None else 0
+
+    def commit_initial(self, paths: Sequence[Path], generated_tokens: int = 0) -> None:
+        """Add paths to the initial cache (step 0), all or none. Raises once it was marked as initialised.
+
+        ``generated_tokens`` were sampled for this batch, and are counted whether or not their paths are kept.
+        """
         rows = [self._row(path, step=0) for path in paths]
         with self._database.transaction() as session:
             if session.get(RunRow, _INITIALISED) is not None:
                 raise self._error("the initial cache is complete, nothing can be added to it")
             _insert(session, PathRow, rows)
+            before = session.get(RunRow, _INITIAL_TOKENS)
+            total = generated_tokens + (int(before.value) if before is not None else 0)
+            session.merge(RunRow(key=_INITIAL_TOKENS, value=str(total)))
 
     def commit_step(self, record: StepRecord, decisions: Sequence[CacheDecision]) -> None:
         """Store the changed paths, the visits and the record of one step in one transaction; on the disk on return.
@@ -141,7 +160,7 @@ class PathCache:
                 )
         paths = [self._row(decision.path, record.step) for decision in decisions if decision.path is not None]
         visits = [_fields(decision.visit) for decision in decisions]
-        metrics = {name: float(v) if math.isfinite(v) else None for name, v in record.metrics.items()}
+        metrics = _finite(record.metrics)
         with self._database.transaction() as session:
             latest = _latest_step(session)
             if record.step != latest + 1 or record.step < 1:
@@ -164,6 +183,18 @@ class PathCache:
             for step, episode, consumed, metrics in rows
         ]
 
+    def record_evaluation(self, step: int, metrics: dict[str, float]) -> None:
+        """Store the held-out figures of the policy after ``step``; the same step again replaces them."""
+        with self._database.transaction() as session:
+            session.merge(EvaluationRow(step=step, metrics=_finite(metrics)))
+
+    def evaluations(self) -> list[tuple[int, dict[str, float]]]:
+        """(step, held-out figures), oldest first."""
+        query = select(EvaluationRow.step, EvaluationRow.metrics).order_by(EvaluationRow.step)
+        with self._database.transaction() as session:
+            rows = session.execute(query).all()
+        return [(step, {k: math.nan if v is None else v for k, v in metrics.items()}) for step, metrics in rows]
+
     def rollback(self, step: int) -> int:
         """Remove every row newer than ``step``; returns the number of removed steps.
 
@@ -179,6 +210,7 @@ class PathCache:
             session.execute(delete(PathRow).where(PathRow.step > step))
             session.execute(delete(VisitRow).where(VisitRow.step > step))
             session.execute(delete(StepRow).where(StepRow.step > step))
+            session.execute(delete(EvaluationRow).where(EvaluationRow.step > step))
             return max(latest, 0) - step
 
     def _claim(self, fingerprints: dict[str, str]) -> None:
@@ -296,6 +328,11 @@ def _insert(session: Session, table: type[Any], rows: list[dict[str, Any]]) -> N
     # An insert without rows would be one row of defaults.
     if rows:
         session.execute(insert(table), rows)
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    """JSON knows no NaN."""
+    return {name: float(v) if math.isfinite(v) else None for name, v in metrics.items()}
 
 
 def _fields(value: Visit | StepRecord) -> dict[str, Any]:

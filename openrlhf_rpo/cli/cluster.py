@@ -16,14 +16,14 @@ def required_devices(args: SimpleNamespace) -> list[Need]:
     reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
     critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
     reward = 0 if args.reward.remote_url else args.reward.num_nodes * args.reward.num_gpus_per_node
-    if args.train.colocate_all and not args.train.async_enable:
-        reference = engines = 0
-    if args.train.colocate_all:
-        critic = reward = 0
-    if args.train.colocate_actor_ref:
+    if args.train.colocate_all or args.train.colocate_actor_ref:
         reference = 0
+    if args.train.colocate_all and not args.train.async_enable:
+        engines = 0
     if args.train.colocate_critic_reward and critic:
-        reward = 0
+        reward = 0  # these two get devices of their own, also with colocate_all
+    elif args.train.colocate_all:
+        critic = reward = 0
     return [
         (what, number, flags)
         for what, number, flags in (
@@ -51,21 +51,31 @@ def check_resources(needs: list[Need], available: dict[str, float], kind: str) -
     )
 
 
-def connect(args: SimpleNamespace) -> None:
+def choose_device(args: SimpleNamespace) -> str:
+    """Settle --rpo.device, "cpu" or "cuda", before anything of OpenRLHF is imported and the host is patched for it.
+
+    The driver may run on a host without a GPU, the head node of a cluster that has some: then the cluster decides.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    gpus = 0.0
+    if address and args.rpo.device == "auto":
+        import ray
+
+        ray.init(address=address, log_to_driver=False)
+        gpus = ray.cluster_resources().get("GPU", 0.0)
+        ray.shutdown()
+    device = platform.choose(args.rpo.device, gpus)
+    if device == "cpu":
+        adapt_options_to_cpu(args)
+    return device
+
+
+def connect(args: SimpleNamespace, device: str) -> None:
     """Connect to the Ray cluster of RAY_ADDRESS (a submitted job has one), or start a local one, and check it."""
     import ray
 
     address = os.environ.get("RAY_ADDRESS")
     needs = required_devices(args)
-    gpus = 0.0
-    if address:
-        ray.init(address=address, log_to_driver=False)
-        gpus = ray.cluster_resources().get("GPU", 0.0)
-        ray.shutdown()
-    device = platform.choose(args.rpo.device, gpus)
-    kind = "GPU" if device == "cuda" else "CPU"
-    if device == "cpu":
-        adapt_options_to_cpu(args)
     platform.prepare()
     runtime_env = {
         "worker_process_setup_hook": platform.SETUP_HOOK,
@@ -85,7 +95,8 @@ def connect(args: SimpleNamespace) -> None:
     else:
         ray.init(runtime_env=runtime_env)
     try:
-        check_resources(needs, ray.cluster_resources(), kind)
+        for kind in ("GPU", "CPU") if device == "cuda" else ("CPU",):  # every process takes a CPU, too
+            check_resources(needs, ray.cluster_resources(), kind)
     except UsageError:
         ray.shutdown()
         raise

@@ -76,9 +76,10 @@ def run_demo(out: str, steps: int, level: str) -> int:
 def _run_with_progress(command: list[str], log: Path, steps: int) -> int:
     """Run the command; its output goes to ``log``, its steps to a progress bar, its evaluations to the console."""
     bar = tqdm(total=steps, desc="Starting Ray, vLLM and DeepSpeed", unit="step", dynamic_ncols=True)
-    with log.open("w") as file, subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
-    ) as process:
+    with (
+        log.open("w") as file,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
@@ -108,7 +109,7 @@ def report(folder: Path, level: str, seconds: float) -> None:
     control = json.loads((model_dir(level) / "figures.json").read_text())
     rows = [
         ("held-out accuracy, from the question alone", f"{accuracy[0]:.3f} before, {accuracy[-1]:.3f} after"),
-        ("generated tokens a sample", f"{generated:.0f}, plain GRPO {control['mean_tokens']:.0f} (recorded)"),
+        ("generated tokens a sample", f"{generated:.0f}, plain GRPO {control['tokens_mean']:.0f} (recorded)"),
         ("generated tokens, reused tokens", _totals(records)),
         *((f"seconds in {phase}", f"{seconds:.1f}") for phase, seconds in _phases(records)),
         ("seconds in all, start and evaluations included", f"{seconds:.0f}"),

@@ -11,7 +11,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="openrlhf-rpo", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    train = commands.add_parser(
+    commands.add_parser(
         "train",
         help="train with RPO (the same as python -m openrlhf_rpo.cli.train_rpo_ray; --help lists its options)",
         add_help=False,

@@ -72,6 +72,12 @@ def _apply_presets(flat: argparse.Namespace, given: set[str]) -> None:
 def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
     """Upstream takes a missing --reward.remote_url for a reward model; a shipped reward is neither."""
     if not rpo.reward.functions:
+        sources = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
+        _need(
+            any(getattr(flat, name) for name in sources),
+            "nothing gives rewards: --rpo.reward.functions (math, format, cosine), --reward.remote_url (a Python file "
+            "or a server), or --reward.model_name_or_path (a reward model)",
+        )
         return
     if getattr(flat, "reward.remote_url"):
         raise UsageError("--rpo.reward.functions and --reward.remote_url are two sources of one reward: give one")
@@ -85,22 +91,28 @@ def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
 
 def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     """Contradictions that OpenRLHF does not know or finds only after the engines have started."""
-    world = args.actor.num_nodes * args.actor.num_gpus_per_node
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    replicas = max(1, actors // args.ds.ring_attn_size // args.ds.tensor_parallel_size)
     batch, micro = args.train.batch_size, args.train.micro_batch_size
     samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     _need(args.actor.model_name_or_path, "--actor.model_name_or_path is missing: a model folder or a hub name")
     _need(
-        batch % (micro * world) == 0,
-        f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {world} actor processes",
+        batch % (micro * replicas) == 0,
+        f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {replicas} "
+        "actor processes (rings and tensor parallel groups count as one)",
     )
+    _check_colocation(args)
+    if not rpo.enable:
+        return
     _need(
         samples % batch == 0,
         f"a step samples {args.rollout.batch_size} questions x {args.rollout.n_samples_per_prompt} = {samples}, "
         f"which is not a multiple of --train.batch_size {batch}",
     )
-    if not rpo.enable:
-        return
-    _need(not args.train.agent_func_path, "RPO replays single-turn paths: --train.agent_func_path needs --rpo.enable false")
+    _need(
+        not args.train.agent_func_path,
+        "RPO replays single-turn paths: --train.agent_func_path needs --rpo.enable false",
+    )
     _need(
         args.data.max_images_per_prompt == 0,
         "RPO replays token ids, and images would be expanded twice: --data.max_images_per_prompt needs --rpo.enable false",
@@ -115,6 +127,43 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         not (args.algo.dynamic_filtering_enable and not args.reward.remote_url),
         "--algo.dynamic_filtering_enable needs scores at rollout: a reward function or server, not a reward model",
     )
+
+
+def _check_colocation(args: SimpleNamespace) -> None:
+    """Groups that share devices must fit each other; OpenRLHF finds out when Ray, or every engine, has started."""
+    train, devices = args.train, {}
+    for name in ("actor", "ref", "critic", "reward"):
+        group = getattr(args, name)
+        devices[name] = group.num_nodes * group.num_gpus_per_node
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    with_critic = args.critic.model_name_or_path is not None
+
+    def same(one: str, other: str, flag: str) -> None:
+        a, b = getattr(args, one), getattr(args, other)
+        _need(
+            (a.num_nodes, a.num_gpus_per_node) == (b.num_nodes, b.num_gpus_per_node),
+            f"{flag}: --{one}.num_nodes {a.num_nodes} and --{one}.num_gpus_per_node {a.num_gpus_per_node} must be "
+            f"those of --{other} ({b.num_nodes} and {b.num_gpus_per_node})",
+        )
+
+    if args.algo.kl.init_coef > 0 and (train.colocate_all or train.colocate_actor_ref):
+        same("ref", "actor", "--train.colocate_all" if train.colocate_all else "--train.colocate_actor_ref")
+    if with_critic and train.colocate_critic_reward:
+        same("critic", "reward", "--train.colocate_critic_reward")
+    elif train.colocate_all:
+        sharing = (["critic"] if with_critic else []) + ([] if args.reward.remote_url else ["reward"])
+        for name in sharing:
+            _need(
+                devices[name] <= devices["actor"],
+                f"--train.colocate_all: --{name}.num_nodes x --{name}.num_gpus_per_node is {devices[name]}, "
+                f"more than the {devices['actor']} devices of the actor",
+            )
+    if train.colocate_all and not train.async_enable and engines:
+        _need(
+            engines == devices["actor"],
+            f"--train.colocate_all: --vllm.num_engines x --vllm.tensor_parallel_size is {engines}, "
+            f"but the actor has {devices['actor']} devices: they must be equal",
+        )
 
 
 def _need(condition: object, message: str) -> None:

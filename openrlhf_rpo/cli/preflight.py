@@ -11,7 +11,7 @@ from openrlhf_rpo.rollout.questions import load_eval_questions, load_questions
 from openrlhf_rpo.rollout.scoring import check_reward_source
 from openrlhf_rpo.run_files import cache_url, fingerprints, latest_cache_copy
 from openrlhf_rpo.types import Question
-from openrlhf_rpo.upstream import UsageError
+from openrlhf_rpo.upstream import UsageError, get_tokenizer
 
 MAX_UNPARSABLE_SHARE = 0.1
 
@@ -22,11 +22,19 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     questions, merged = load_questions(args, tokenizer)
     held_out = load_eval_questions(args, tokenizer)
     print(f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else ""), flush=True)
-    _check_questions(args, questions, tokenizer)
+    if args.rollout.batch_size > len(questions):
+        raise UsageError(
+            f"--rollout.batch_size {args.rollout.batch_size} asks for more questions than the data set has "
+            f"({len(questions)}), and none comes twice in a batch: no step would run"
+        )
+    _check_lengths(args, questions, tokenizer, "--data.prompt_dataset")
+    _check_lengths(args, held_out, tokenizer, "--eval.dataset")
     if config.reward.functions and {"math", "cosine"} & set(config.reward.functions.split(",")):
         _check_labels(questions + held_out)
     try:
-        check_reward_source(config.reward, None if args.reward.remote_url == [SHIPPED_REWARD] else args.reward.remote_url)
+        check_reward_source(
+            config.reward, None if args.reward.remote_url == [SHIPPED_REWARD] else args.reward.remote_url
+        )
     except ValueError as error:
         raise UsageError(str(error)) from error
     _check_writable(args.ckpt.path, "--ckpt.path")
@@ -35,28 +43,33 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
 
 
 def _load_tokenizer(args: SimpleNamespace):
-    from transformers import AutoConfig, AutoTokenizer
+    """As the trainer loads it, so that both come to the same fingerprint."""
+    from transformers import AutoConfig
 
     path = args.actor.model_name_or_path
+    if os.path.isdir(path) and not any(name.endswith((".safetensors", ".bin")) for name in os.listdir(path)):
+        raise UsageError(f"--actor.model_name_or_path {path}: no weights (.safetensors or .bin) in this folder")
     try:
-        AutoConfig.from_pretrained(path)
-        return AutoTokenizer.from_pretrained(path, use_fast=not args.data.disable_fast_tokenizer)
+        AutoConfig.from_pretrained(path, trust_remote_code=True)
+        return get_tokenizer(path, None, use_fast=not args.data.disable_fast_tokenizer)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}") from error
 
 
-def _check_questions(args: SimpleNamespace, questions: list[Question], tokenizer) -> None:
-    if args.rollout.batch_size > len(questions) * args.train.num_episodes:
-        raise UsageError(
-            f"--rollout.batch_size {args.rollout.batch_size} asks for more questions than the data set has "
-            f"({len(questions)} x {args.train.num_episodes} episodes): no step would run"
-        )
+def _check_lengths(args: SimpleNamespace, questions: list[Question], tokenizer, flag: str) -> None:
+    if not questions:
+        return
     lengths = [len(ids) for ids in tokenizer([q.prompt for q in questions], add_special_tokens=False)["input_ids"]]
+    if not all(lengths):
+        raise UsageError(
+            f"{flag}: {lengths.count(0)} of {len(lengths)} prompts have no tokens: an empty prompt, or the tokenizer of "
+            f"{args.actor.model_name_or_path} is not complete"
+        )
     too_long = sum(length >= args.data.max_len for length in lengths)
     if too_long:
         raise UsageError(
-            f"{too_long} of {len(lengths)} prompts leave no room for an answer: the longest has {max(lengths)} tokens, "
+            f"{flag}: {too_long} of {len(lengths)} prompts leave no room for an answer: the longest has {max(lengths)} tokens, "
             f"--data.max_len is {args.data.max_len}"
         )
 
@@ -85,7 +98,12 @@ def _check_cache(args: SimpleNamespace, questions: list[Question], tokenizer) ->
     """The cache belongs to this run, and is fresh unless the run resumes. A lost one comes back from the checkpoint."""
     url = cache_url(args)
     copy = latest_cache_copy(args)
-    if args.ckpt.load_enable and copy and url.startswith("sqlite:///") and not os.path.exists(url[len("sqlite:///") :]):
+    if (
+        args.ckpt.load_enable
+        and copy
+        and url.startswith("sqlite:///")
+        and not os.path.exists(url[len("sqlite:///") :])
+    ):
         print(f"The cache {url} is missing; restoring the copy beside the checkpoint, {copy}", flush=True)
         PathCache.restore(copy, url)
     with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:

@@ -24,13 +24,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def prepare(args: SimpleNamespace) -> None:
     """Every check that can be made before a process of the run exists, then Ray."""
-    from openrlhf_rpo.cli.cluster import connect
-    from openrlhf_rpo.cli.preflight import check_run
+    from openrlhf_rpo.cli.cluster import choose_device, connect
+
+    device = choose_device(args)
+    from openrlhf_rpo.cli.preflight import check_run  # imports OpenRLHF: only now is the device known
 
     if args.rpo.enable:
         args.vllm.enable_prefix_caching = True
         check_run(args, RPOConfig.from_namespace(args.rpo))
-    connect(args)
+    connect(args, device)
 
 
 def run(args: SimpleNamespace) -> None:

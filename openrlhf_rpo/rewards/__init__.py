@@ -1,7 +1,7 @@
 """The shipped reward functions and their weighted sum. Pure: text and lengths in, numbers out."""
 
-import math
 from collections.abc import Callable
+from math import fsum, isfinite
 
 from openrlhf_rpo.rewards.cosine import cosine_reward
 from openrlhf_rpo.rewards.format import format_reward
@@ -35,7 +35,7 @@ def weighted_sum(functions: str, weights: str | None = None) -> WeightedReward:
     def reward_and_score(response: str, label: str, length: int) -> tuple[float, float]:
         accuracy = math_reward(response, label) if need_accuracy else 0.0
         terms = (scale * SHIPPED[name](response, accuracy, length) for name, scale in zip(names, scales, strict=True))
-        reward = math.fsum(terms)
+        reward = fsum(terms)
         return reward, (accuracy if need_accuracy else reward)
 
     return reward_and_score
@@ -48,6 +48,6 @@ def _scales(weights: str | None, count: int) -> list[float]:
         scales = [float(weight) for weight in weights.split(",")]
     except ValueError as error:
         raise ValueError(f"reward weights {weights!r} are not comma separated numbers") from error
-    if len(scales) != count or not all(map(math.isfinite, scales)):
+    if len(scales) != count or not all(map(isfinite, scales)):
         raise ValueError(f"reward weights {weights!r}: {count} finite numbers are needed, one for each reward")
     return scales

@@ -3,9 +3,9 @@
     progress = min(length / max_len, 1)
     reward   = end + (start - end) * (1 + cos(pi * progress)) / 2
 
-with (start, end) = (max_value_correct, min_value_correct) for a right answer and (min_value_wrong, max_value_wrong) for
-a wrong one. Source: Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning in LLMs" (arXiv 2502.03373), with
-the defaults of open-r1 and open-rs.
+with (start, end) = (max_value_correct, min_value_correct) for a right answer and (min_value_wrong, max_value_wrong)
+for a wrong one. Source: Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning in LLMs" (arXiv 2502.03373),
+with the defaults of open-r1 and open-rs.
 
 Lengths are tokens; the reference counts characters. Beyond ``max_len`` the reward stays at its end; the reference's
 cosine turns back there, so that twice ``max_len`` is worth as much as nothing at all.

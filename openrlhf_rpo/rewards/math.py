@@ -6,8 +6,8 @@ by luck. Equality is exact text or, failing that, math-verify's (https://github.
 \frac{84}{2} equals 42.
 
 Degenerate cases: no answer, an empty box, an unclosed box or an expression that cannot be parsed or compared in time
-(\boxed{9^{9^{9}}}) are 0.0; so is everything under a label that cannot be parsed, except the very same text in the box,
-and ``unparsable`` finds those labels before a run starts. (The reference gives 1.0 to every response then.)
+(\boxed{9^{9^{9}}}) are 0.0; so is everything under a label that cannot be parsed, except the very same text in the
+box, and ``unparsable`` finds those labels before a run starts. (The reference gives 1.0 to every response then.)
 """
 
 import re
@@ -23,13 +23,14 @@ _ANSWER = (
     LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False),
     ExprExtractionConfig(try_extract_without_anchor=False),
 )
+_ANYWHERE = (LatexExtractionConfig(), ExprExtractionConfig())
 _SECONDS = 5  # for one parse or comparison, in whole seconds
 
 
 def math_reward(response: str, label: str) -> float:
     """1.0 if the answer in ``response`` equals ``label``, else 0.0. May be called from any thread.
 
-    Outside the main thread math-verify cannot interrupt a comparison (it needs ``signal.alarm``); the caller bounds it.
+    Outside the main thread math-verify cannot interrupt itself (it needs ``signal.alarm``): the caller bounds it.
     """
     box = last_boxed(response)
     if box and box == label.strip():
@@ -52,7 +53,7 @@ def unparsable(labels: Iterable[str]) -> list[int]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last \boxed{...} holds, braces balanced and space stripped; None without a box, "" if it never closes."""
+    r"""What the last \boxed{...} holds, stripped; None without a box, "" when it is empty or never closes."""
     start = None
     for match in _BOX.finditer(text):
         start = match.end()
@@ -69,15 +70,15 @@ def last_boxed(text: str) -> str | None:
 
 @lru_cache(maxsize=4096)  # a group's samples share their label
 def _gold(label: str) -> tuple[Any, ...]:
-    return tuple(_parse(_boxed(label), _ANSWER) or _parse(label)) if label.strip() else ()
+    return tuple(_parse(_boxed(label), _ANSWER) or _parse(label, _ANYWHERE)) if label.strip() else ()
 
 
 def _boxed(expression: str) -> str:
     return f"\\boxed{{{expression}}}"
 
 
-def _parse(text: str, config: tuple[Any, ...] = (LatexExtractionConfig(), ExprExtractionConfig())) -> list[Any]:
-    return parse(text, extraction_config=config, fallback_mode="no_fallback", parsing_timeout=_seconds())
+def _parse(text: str, config: tuple[Any, ...]) -> list[Any]:
+    return list(parse(text, extraction_config=config, fallback_mode="no_fallback", parsing_timeout=_seconds()))
 
 
 def _seconds() -> int | None:

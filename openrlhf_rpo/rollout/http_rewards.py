@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 
-from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult, describe, read_answer
+from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult, last_line, read_answer
 from openrlhf_rpo.rollout.reward_pool import NOT_TRIED
 
 _TRIES = 3
@@ -26,7 +26,8 @@ class HttpRewards:
         self.timeout = timeout
         self.on_failure = on_failure
         self._calls = _CALLS_A_SERVER * len(urls)
-        self._urls = itertools.cycle(urls)
+        self._urls = list(urls)
+        self._first = itertools.count()  # where the next request starts its round of the servers
 
     def score(self, requests: Sequence[RewardRequest], max_failures: int | None = None) -> list[RewardResult]:
         """As ``RewardPool.score``."""
@@ -55,11 +56,11 @@ class HttpRewards:
 
     async def _ask(self, session: aiohttp.ClientSession, request: RewardRequest) -> RewardResult:
         payload = {"query": [request.query], "prompts": [request.prompt], "labels": [request.label]}
-        cause = ""
+        cause, first = "", next(self._first)
         for attempt in range(_TRIES):
             if attempt:
                 await asyncio.sleep(_BACKOFF_SECONDS * 2 ** (attempt - 1))
-            url = next(self._urls)
+            url = self._urls[(first + attempt) % len(self._urls)]
             try:
                 async with session.post(url, json=payload) as response:
                     response.raise_for_status()
@@ -67,7 +68,7 @@ class HttpRewards:
             except TimeoutError:
                 cause = f"{url}: no answer within {self.timeout:g} s"
             except (aiohttp.ClientError, ValueError) as error:  # ValueError: no JSON, or not upstream's dictionary
-                cause = f"{url}: {describe(error)}"
+                cause = f"{url}: {last_line(error)}"
         return self._failed(f"{cause} ({_TRIES} tries)")
 
     def _failed(self, cause: str) -> RewardResult:

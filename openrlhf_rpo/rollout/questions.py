@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from datasets.exceptions import DatasetGenerationError
+
 from openrlhf_rpo.algo.draws import episode_order
 from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import PromptDataset, UsageError, blending_datasets
@@ -18,7 +20,9 @@ def question_id(prompt: str, label: str) -> str:
 
 def load_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], int]:
     """The training questions and how many duplicates were merged. Raises UsageError on data that cannot be used."""
-    rows = _load(args, args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split, "--data.prompt_dataset")
+    rows = _load(
+        args, args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split, "--data.prompt_dataset"
+    )
     questions = _render(args, rows, tokenizer, "--data.prompt_dataset")
     merged = {q.question_id: q for q in questions}
     return list(merged.values()), len(questions) - len(merged)
@@ -35,11 +39,19 @@ def load_eval_questions(args: SimpleNamespace, tokenizer: Any) -> list[Question]
 def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: str, flag: str) -> Any:
     if not names:
         raise UsageError(f"{flag} is missing: a JSONL, Parquet or CSV file, a folder, or a data set name")
+    if probabilities and len(probabilities.split(",")) != len(names.split(",")):
+        raise UsageError(f"{flag} {names}: the probabilities {probabilities} must be one for each data set")
     strategy = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
     try:
-        data = blending_datasets(names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split)
-    except (FileNotFoundError, OSError, ValueError, ConnectionError) as error:
-        raise UsageError(f"{flag} {names}: cannot be read: {error}") from error
+        data = blending_datasets(
+            names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split
+        )
+    except StopIteration:  # how ``datasets`` takes an empty file
+        data = []
+    except AttributeError as error:  # upstream selects from all splits at once when the named one is not there
+        raise UsageError(f"{flag} {names}: there is no split {split!r}") from error
+    except (OSError, ValueError, DatasetGenerationError) as error:
+        raise UsageError(f"{flag} {names}: cannot be read: {error.__cause__ or error}") from error
     if not len(data):
         raise UsageError(f"{flag} {names}: the data set is empty")
     return data.select(range(min(args.data.max_samples, len(data))))
@@ -50,7 +62,14 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, flag: str) -> list
         if key is not None and key not in rows.column_names:
             raise UsageError(f"{flag}: no column {key!r} ({key_flag}); the columns are {', '.join(rows.column_names)}")
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
-    data = PromptDataset(rows, tokenizer, strategy, input_template=args.data.input_template)
+    try:
+        data = PromptDataset(rows, tokenizer, strategy, input_template=args.data.input_template)
+    except (ValueError, LookupError) as error:
+        which = "apply_chat_template" if args.data.apply_chat_template else "input_template"
+        raise UsageError(f"{flag}: --data.{which} does not fit: {error}") from error
+    no_text = next((p for p in data.prompts if not isinstance(p, str)), "")
+    if no_text != "":
+        raise UsageError(f"{flag}: --data.input_key {args.data.input_key} holds {no_text!r}, which is not text")
     return [
         Question(question_id(prompt, str(label)), prompt, str(label), source)
         for prompt, label, source in zip(data.prompts, data.labels, data.datasources, strict=True)

@@ -31,7 +31,7 @@ class RewardRequest:
 
 @dataclass(frozen=True, slots=True)
 class RewardResult:
-    """What a call gave: always two finite numbers. After a failure they are the stand-in, and ``failure`` is the cause."""
+    """Always two finite numbers; after a failure they are the stand-in and ``failure`` is the cause."""
 
     reward: float
     score: float
@@ -102,17 +102,20 @@ def read_answer(answer: object) -> RewardResult:
     return RewardResult(reward, score, {str(name): _number(name, value) for name, value in extra.items()})
 
 
-def describe(error: BaseException) -> str:
-    """The last line of the traceback and the innermost line of the user's code, on one line."""
+def last_line(error: BaseException) -> str:
+    """The last line of the error's traceback, as one line of at most 300 characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    if len(text) > 300:
-        text = text[:300] + "..."
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def describe(error: BaseException) -> str:
+    """``last_line`` and, unless the error is about the answer, the innermost line of the user's code."""
     frames, frame = [], error.__traceback__
     while frame is not None:
         frames.append((frame.tb_frame.f_code.co_filename, frame.tb_lineno))
         frame = frame.tb_next
     users = [(name, line) for name, line in frames if not name.startswith((os.path.dirname(__file__), "<"))]
-    return f"{text} ({os.path.basename(users[-1][0])}, line {users[-1][1]})" if users else text
+    return last_line(error) + (f" ({os.path.basename(users[-1][0])}, line {users[-1][1]})" if users else "")
 
 
 def _finite(name: str, value: Any) -> float:

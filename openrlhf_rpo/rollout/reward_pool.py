@@ -8,6 +8,8 @@ request is tried twice. A round trip costs far less than a reward, so nothing is
 import itertools
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult, RewardSource
@@ -24,7 +26,8 @@ __all__ = ["NOT_TRIED", "RewardLoadError", "RewardPool", "RewardRequest", "Rewar
 
 NOT_TRIED = "not tried: too many others had failed"
 _START_SECONDS = 120.0  # to start a process and load the user's file, which may import a large package
-_GRACE_SECONDS = 2.0
+_SEND_SECONDS = 10  # whole
+_GRACE_SECONDS = 2.0  # for a process to end by itself
 
 
 class RewardLoadError(RuntimeError):
@@ -69,14 +72,15 @@ class RewardPool:
         todo = deque(enumerate(requests))
         results: dict[int, RewardResult] = {}
         failures = itertools.count(1)
+        stop = threading.Event()
 
         def serve(slot: _Slot) -> str:
-            """Take requests until none is left; the reason for leaving some behind otherwise."""
-            while todo:
+            """Take requests until none is left; the cause when some are left behind."""
+            while todo and not stop.is_set():
                 try:
                     slot.ready()
                 except RewardLoadError as error:
-                    return str(error)
+                    return str(error)  # the other slots may still have theirs
                 try:
                     i, request = todo.popleft()
                 except IndexError:  # another slot took the last one
@@ -86,18 +90,15 @@ class RewardPool:
                 except _CallFailed as error:
                     results[i] = self._failed(str(error))
                     if max_failures is not None and next(failures) > max_failures:
-                        todo_left.extend(todo)
-                        todo.clear()
+                        stop.set()
             return NOT_TRIED
 
-        todo_left: list[tuple[int, RewardRequest]] = []
         with self._one_batch, ThreadPoolExecutor(len(self._slots)) as threads:
             try:
                 causes = list(threads.map(serve, self._slots))
             finally:
-                todo_left.extend(todo)
-                todo.clear()  # when interrupted, the threads end after their present call
-        for i, _ in todo_left:
+                stop.set()  # when interrupted, the threads end after their present call
+        for i, _ in todo:
             results[i] = self._failed(causes[0])
         return [results[i] for i in range(len(requests))]
 
@@ -129,7 +130,10 @@ class _Slot:
             return
         self.end()
         self.loaded = False
-        self.connection, theirs = Pipe()
+        ours, theirs = socket.socketpair()
+        # A process that is stopped reads nothing: sending must end too, and the receive that follows says why.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
+        self.connection = Connection(ours.detach())
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; from openrlhf_rpo.rollout.reward_worker import main; "
             f"main({theirs.fileno()}, {os.getpid()})"
@@ -170,7 +174,8 @@ class _Slot:
             raise _CallFailed("answered twice; its process was ended")
         if isinstance(answer, str):
             raise _CallFailed(answer)
-        return answer
+        result: RewardResult = answer
+        return result
 
     def hang_up(self) -> None:
         """Ask the process to end by itself."""

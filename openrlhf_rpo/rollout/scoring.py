@@ -1,6 +1,7 @@
 """Where a run's rewards come from, and what happens when too many of them fail."""
 
 import logging
+import math
 import os
 from collections.abc import Sequence
 from contextlib import closing
@@ -30,13 +31,13 @@ class Scorer:
         self.failures = 0
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
-        """One result a request, in order, failed ones with the stand-in. Raises RewardFailures when too many failed."""
-        allowed = int(self.max_failure_share * len(requests))
+        """One result a request, in order; failed ones hold the stand-in. Raises RewardFailures for too many."""
+        allowed = math.floor(self.max_failure_share * len(requests) + 1e-9)  # 0.29 * 100 is 28.999...
         results = self.rewards.score(requests, max_failures=allowed)
         failed = [
             (request.question_id, result.failure)
             for request, result in zip(requests, results, strict=True)
-            if result.failure not in (None, NOT_TRIED)
+            if result.failure is not None and result.failure != NOT_TRIED
         ]
         self.failures += len(failed)
         for question_id, cause in failed:
@@ -49,7 +50,7 @@ class Scorer:
         """End the reward processes."""
         self.rewards.close()
 
-    def _message(self, failed: list[tuple[str, str | None]], total: int, not_tried: int) -> str:
+    def _message(self, failed: list[tuple[str, str]], total: int, not_tried: int) -> str:
         shown = "".join(f"\n  question {question_id}: {cause}" for question_id, cause in failed[:_SHOWN])
         more = f"\n  and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
         stopped = f", {not_tried} were not tried any more" if not_tried else ""
@@ -77,7 +78,7 @@ def make_scorer(options: RewardOptions, remote_urls: list[str] | None) -> Scorer
 
 
 def check_reward_source(options: RewardOptions, remote_urls: list[str] | None) -> None:
-    """Before a run: known functions, a file that loads and defines reward_func, well-formed URLs. Raises ValueError."""
+    """Known functions, a file that loads and defines reward_func, or well-formed URLs; else ValueError says why."""
     if options.functions and remote_urls:
         raise ValueError("--rpo.reward.functions and --reward.remote_url are two sources of one reward: give one")
     source = _source(options, remote_urls)

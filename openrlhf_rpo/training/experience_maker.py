@@ -21,10 +21,12 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         unscored = samples_list[0].rewards is None
         experiences = super().make_experience(samples_list)
         if unscored:
-            shaped = iter(self.shape([score for e in experiences for score in e.rewards.tolist()]))
-            for experience in experiences:
+            order = torch.tensor([i for e in experiences for i in e.index])  # micro-batches may be shuffled
+            scores = torch.cat([e.rewards.float() for e in experiences])
+            shaped = torch.tensor(self.shape(scores[order.argsort()].tolist()))[order]
+            for experience, rewards in zip(experiences, shaped.split([len(e.index) for e in experiences]), strict=True):
                 experience.scores = experience.rewards.float()
-                experience.rewards = torch.tensor([next(shaped) for _ in experience.scores])
+                experience.rewards = rewards
                 experience.info["score"] = experience.scores.clone()
                 experience.info["reward"] = experience.rewards.clone()
         for experience in experiences:

@@ -31,7 +31,11 @@ def test_a_copy_holds_the_cache_of_its_moment(cache, commit, copy, reopen, file,
 def test_a_copy_is_one_file_that_replaces_an_older_one(cache, commit, copy) -> None:
     cache.copy_to(copy)
     commit(cache, 1, {"q": (1, 9)})
-    cache.copy_to(copy)
+    with open(copy, "rb") as older:
+        content = older.read()
+        cache.copy_to(copy)
+        older.seek(0)
+        assert older.read() == content  # replaced by name, never overwritten in place
     assert os.listdir(os.path.dirname(copy)) == ["rpo_cache.db"]
     connection = sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True)
     assert connection.execute("SELECT max(step) FROM steps").fetchone() == (1,)

@@ -9,6 +9,7 @@ import traceback
 import pytest
 
 from openrlhf_rpo.cache import CacheCorrupt, CacheError, CacheMismatch, CacheNewer, CacheUnwritable, PathCache
+from openrlhf_rpo.cache.codec import encode_log_probs
 
 
 def page_size_bytes(file) -> int:
@@ -72,13 +73,14 @@ def test_a_file_cut_short_is_refused_by_name(reopen, path, file, kept) -> None:
         reopen()
 
 
-def test_damaged_pages_are_refused_when_the_cache_is_opened(reopen, path, file) -> None:
+def test_a_damaged_page_is_refused_when_the_cache_is_opened(reopen, path, file) -> None:
     with reopen() as cache:
         cache.commit_initial([path(f"q{i}", tuple(range(i, i + 900))) for i in range(50)])
     content = bytearray(file.read_bytes())
     size = page_size_bytes(file)
-    for page in range(1, len(content) // size):
-        content[page * size : page * size + 8] = b"\xff" * 8
+    # The last leaf of a table (type 13) holds the newest paths, which opening has no other reason to read.
+    leaf = max(start for start in range(size, len(content), size) if content[start] == 13)
+    content[leaf : leaf + 8] = b"\xff" * 8
     file.write_bytes(content)
     with pytest.raises(CacheCorrupt, match=str(file)):
         reopen()
@@ -91,8 +93,7 @@ def test_a_flipped_byte_in_a_path_is_reported_when_it_is_read(cache, reopen, fil
         (blob,) = connection.execute(f"SELECT {column} FROM paths WHERE question_id = 'q'").fetchone()
     connection.close()
     content = file.read_bytes()
-    # The rows of q and r hold different ids; equal log-probs blobs would differ in their length.
-    assert content.count(blob) == 1
+    assert content.count(blob) == 1  # r has other ids and fewer log-probs
     damaged = blob[:-1] + bytes([blob[-1] ^ 1])
     file.write_bytes(content.replace(blob, damaged))
     with reopen() as reopened:
@@ -106,11 +107,15 @@ def test_a_damaged_row_is_reported_when_it_is_read(cache, reopen, commit, file) 
     cache.close()
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE paths SET n_tokens = 7 WHERE question_id = 'r'")
+        connection.execute("UPDATE paths SET log_probs = ? WHERE step = 0", [encode_log_probs((-1.0,))])
         connection.execute("UPDATE steps SET metrics = '{broken'")
     connection.close()
     with reopen() as reopened:
         with pytest.raises(CacheCorrupt, match="its length differs"):
             reopened.paths(["r"])
+        with pytest.raises(CacheCorrupt, match="its length differs"):
+            reopened.paths(["q"], step=0)
+        assert reopened.paths(["q"])["q"].token_ids == (1,)
         with pytest.raises(CacheCorrupt, match="metrics of a step"):
             reopened.records()
 

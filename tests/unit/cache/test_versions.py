@@ -6,6 +6,7 @@ import tempfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from openrlhf_rpo.cache import CacheError, PathCache
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
@@ -132,6 +133,14 @@ def test_the_initial_cache_fills_in_batches_and_then_is_closed(reopen, path) -> 
             cache.commit_initial([path("t")])
 
 
+def test_an_initial_path_has_step_0_and_no_parent(reopen, path) -> None:
+    with reopen() as cache:
+        for wrong in ({"step": 1}, {"parent_id": 1}, {"prefix_length": 2}):
+            with pytest.raises(CacheError, match="path of question r"):
+                cache.commit_initial([path("q"), path("r", **wrong)])
+        assert cache.count() == 0
+
+
 def test_a_batch_of_initial_paths_enters_whole_or_not_at_all(reopen, path) -> None:
     with reopen() as cache:
         cache.commit_initial([path("q", (1,))])
@@ -194,7 +203,10 @@ def test_a_thousand_questions_are_read_in_chunks_without_loss(reopen, path, comm
         cache.commit_initial([path(name, (number,) * 50) for number, name in enumerate(names)])
         cache.mark_initialised()
         commit(cache, 1, {name: (7,) for name in names[::2]})
+        variables = []
+        event.listen(cache._database.engine, "before_cursor_execute", lambda *args: variables.append(len(args[3])))
         found = cache.paths([*names, "unknown", names[0]])
+        assert max(variables) < 999  # what every SQLite takes in one query
         assert found.keys() == set(names)
         assert found[names[2]].token_ids == (7,) and found[names[3]].token_ids == (3,) * 50
         assert len(cache.visits(names)) == 600

@@ -1,0 +1,348 @@
+"""Held-out accuracy against cumulated generated tokens and against seconds: RPO, the paper's rules, and GRPO.
+
+Every run goes through the real command (Ray, DeepSpeed, vLLM) on the testbed's base models. Accuracy is from the bare
+question, at temperature 1 during training (--eval.steps) and greedy at the end. Generated tokens count everything that
+was sampled for training, the initial cache included, evaluation excluded. Seconds are those of training steps
+(rollout, rewards, forward passes, optimizer, weight sync, cache), start-up and evaluation excluded.
+
+    python benchmarks/frontier.py --quick                       one seed, one level, a few steps
+    python benchmarks/frontier.py --seeds 0 1 2 --out DIR       the report's runs; finished runs are not run again
+    python benchmarks/frontier.py --tune --seeds 100            learning rates and batch shapes, on a seed of its own
+
+The last line is one JSON object: level -> arm -> accuracy, accuracy_sd, greedy, tokens_per_sample, generated_tokens,
+seconds, and the curve.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, stdev
+
+from tqdm import tqdm
+
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.testbed import model_dir, write_dataset
+
+N_TRAIN, N_HELDOUT, EVAL_SAMPLES = 128, 128, 2
+BASE = {
+    "data.input_key": "question",
+    "data.label_key": "answer",
+    "data.max_len": 768,
+    "eval.temperature": 1.0,
+    "eval.n_samples_per_prompt": EVAL_SAMPLES,
+    "rpo.reward.functions": "math",
+    "algo.advantage.estimator": "group_norm",
+    "algo.kl.init_coef": 0,
+    "actor.lr_scheduler": "constant",
+    "actor.num_gpus_per_node": 1,
+    "vllm.num_engines": 1,
+    "rollout.micro_batch_size": 16,
+    "train.micro_batch_size": 16,
+    "ckpt.best_metric_key": "none",
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train: its options, its batch shape (questions x samples), and the steps that use its budget."""
+
+    name: str
+    steps: int
+    lr: float
+    questions: int = 8
+    samples: int = 4
+    options: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    arm: Arm
+    level: str
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        a = self.arm
+        return f"{self.level}/{a.name}-{a.questions}x{a.samples}-lr{a.lr:g}/seed{self.seed}"
+
+
+PLAIN = (("rpo.enable", "false"),)
+
+
+def arms(level: str) -> list[Arm]:
+    """The arms at the learning rates and shapes that --tune found best on this level."""
+    return {
+        "main": [
+            Arm("grpo", 32, 3e-4, options=PLAIN),
+            Arm("grpo_capped", 48, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 128))),
+            Arm("paper", 96, 3e-4, options=(("rpo.preset", "paper"),)),
+            Arm("rpo", 64, 3e-4),
+        ],
+        "hard": [
+            Arm("grpo", 32, 3e-4, options=PLAIN),
+            Arm("grpo_capped", 48, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 128))),
+            Arm("paper", 96, 3e-4, options=(("rpo.preset", "paper"),)),
+            Arm("rpo", 64, 3e-4),
+        ],
+    }[level]
+
+
+def tuning_arms(level: str) -> list[Arm]:
+    """Learning rates around the trial's, for each arm; and one other batch shape for the baseline."""
+    grpo, _, paper, rpo = arms(level)
+    variants = [replace(arm, lr=lr) for arm in (grpo, rpo) for lr in (3e-4, 1e-3)]
+    variants += [replace(grpo, lr=1e-4), replace(paper, lr=1e-4), replace(paper, lr=3e-4)]
+    variants += [replace(grpo, questions=4, samples=8), replace(grpo, questions=8, samples=8, steps=16)]
+    return variants
+
+
+def command(run: Run, folder: Path, evaluations: int) -> list[str]:
+    arm = run.arm
+    train, held_out = write_dataset(run.level, folder / "data", N_TRAIN, N_HELDOUT, seed=0)
+    options = {
+        **BASE,
+        "actor.model_name_or_path": model_dir(run.level),
+        "data.prompt_dataset": train,
+        "eval.dataset": held_out,
+        "eval.steps": max(1, arm.steps // evaluations),
+        "rollout.batch_size": arm.questions,
+        "rollout.n_samples_per_prompt": arm.samples,
+        "train.batch_size": arm.questions * arm.samples,
+        "train.num_episodes": arm.steps * arm.questions // N_TRAIN,
+        "actor.adam.lr": arm.lr,
+        "train.seed": run.seed,
+        "ckpt.path": folder / "checkpoints",
+        "ckpt.output_dir": folder / "model",
+        "logger.tensorboard_dir": folder / "tensorboard",
+        "logger.wandb.run_name": "run",
+        **dict(arm.options),
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "openrlhf_rpo.cli.train_rpo_ray", *words]
+
+
+def train(run: Run, out: Path, evaluations: int) -> dict:
+    """Run the command unless its result is there already; the result also lies in result.json."""
+    folder = out / run.folder
+    result = folder / "result.json"
+    if result.exists():
+        return json.loads(result.read_text())
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    words = command(run, folder, evaluations)
+    started = time.perf_counter()
+    with (folder / "log.txt").open("w") as log:
+        status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT).returncode
+    if status:
+        raise RuntimeError(f"{run.folder}: the training command ended with status {status}, see {folder}/log.txt")
+    data = read_plain(folder) if ("rpo.enable", "false") in run.arm.options else read_rpo(folder)
+    data |= {"command": words, "whole_seconds": time.perf_counter() - started, "arm": asdict(run.arm)}
+    data |= {"level": run.level, "seed": run.seed, "greedy": greedy_accuracy(run.level, folder / "model")}
+    result.write_text(json.dumps(data))
+    shutil.rmtree(folder / "model")
+    return data
+
+
+def read_rpo(folder: Path) -> dict:
+    """Curve and per-step figures of a run of ours, from its cache database."""
+    with PathCache.open(f"sqlite:///{folder.resolve()}/checkpoints/rpo_cache.db") as cache:
+        records, evaluations, initial = cache.records(), cache.evaluations(), cache.initial_tokens
+    tokens, seconds = {0: initial}, {0: 0.0}
+    for r in records:
+        tokens[r.step] = r.metrics["rpo/tokens_generated_total"]
+        seconds[r.step] = seconds[r.step - 1] + r.metrics["timing/step_total"]
+    phases = {k.removeprefix("timing/") for r in records for k in r.metrics if k.startswith("timing/")}
+    mean = {k: fmean(r.metrics.get(k, 0.0) for r in records) for k in records[0].metrics}
+    return {
+        "curve": [(tokens[s], seconds[s], pass1(m)) for s, m in evaluations],
+        "tokens_per_sample": mean["rpo/generated_tokens"],
+        "truncated": mean["rpo/truncated_rate"],
+        "no_variance": mean["rpo/groups_without_variance"],
+        "phases": {p: mean[f"timing/{p}"] for p in sorted(phases)},
+    }
+
+
+def read_plain(folder: Path) -> dict:
+    """The same figures of plain OpenRLHF, from its TensorBoard log."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard" / "run"), size_guidance={"scalars": 0})
+    events.Reload()
+
+    def series(name: str) -> dict[int, float]:
+        return {e.step: e.value for e in events.Scalars(name)}
+
+    lengths, counts = series("train/rollout/response_length_mean"), series("train/rollout/num_samples")
+    step_seconds, spread = series("train/timing/step_total"), series("train/group_reward_std")
+    tokens, seconds = {0: 0.0}, {0: 0.0}
+    for step in sorted(lengths):
+        tokens[step] = tokens[step - 1] + lengths[step] * counts[step]
+        seconds[step] = seconds[step - 1] + step_seconds[step]
+    evaluations = series("eval/eval_default_pass1")
+    timing = [t for t in events.Tags()["scalars"] if t.startswith("train/timing/")]
+    return {
+        "curve": [(tokens[s], seconds[s], value) for s, value in sorted(evaluations.items())],
+        "tokens_per_sample": fmean(lengths.values()),
+        "truncated": fmean(series("train/rollout/truncated_rate").values()),
+        "mean_group_std": fmean(spread.values()),
+        "phases": {t.removeprefix("train/timing/"): fmean(series(t).values()) for t in timing},
+    }
+
+
+def pass1(metrics: dict[str, float]) -> float:
+    return next(v for k, v in sorted(metrics.items()) if k.endswith("_pass1"))
+
+
+def greedy_accuracy(level: str, model: Path) -> float:
+    """Share of the held-out questions that the trained model answers right without sampling."""
+    words = [sys.executable, "-m", "openrlhf_rpo.testbed.measure", "--level", level, "--model", str(model)]
+    words += ["--questions", str(N_HELDOUT), "--samples", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["greedy"]
+
+
+def summarize(results: Sequence[dict], base: float, budgets: Sequence[int]) -> dict:
+    """Mean and spread over seeds: final figures, and accuracy at each budget of generated tokens."""
+    finals = [fmean(point[2] for point in r["curve"][-2:]) for r in results]
+    at_budget = {}
+    for budget in budgets:
+        values = [v for v in (at_tokens(r["curve"], base, budget) for r in results) if v is not None]
+        if values:
+            at_budget[str(budget)] = [round(fmean(values), 4), round(spread(values), 4), len(values)]
+    return {
+        "accuracy": round(fmean(finals), 4),
+        "accuracy_sd": round(spread(finals), 4),
+        "greedy": round(fmean(r["greedy"] for r in results), 4),
+        "greedy_sd": round(spread([r["greedy"] for r in results]), 4),
+        "tokens_per_sample": round(fmean(r["tokens_per_sample"] for r in results), 1),
+        "generated_tokens": round(fmean(r["curve"][-1][0] for r in results)),
+        "seconds": round(fmean(r["curve"][-1][1] for r in results), 1),
+        "truncated_rate": round(fmean(r["truncated"] for r in results), 4),
+        "groups_without_variance": round(fmean(r["no_variance"] for r in results), 4)
+        if "no_variance" in results[0]
+        else None,
+        "phases": {k: round(fmean(r["phases"].get(k, 0.0) for r in results), 3) for k in results[0]["phases"]},
+        "at_tokens": at_budget,
+        "seeds": [r["seed"] for r in results],
+        "lr": results[0]["arm"]["lr"],
+        "shape": f"{results[0]['arm']['questions']}x{results[0]['arm']['samples']}",
+        "curves": [[[round(t), round(s, 1), round(a, 4)] for t, s, a in r["curve"]] for r in results],
+    }
+
+
+def at_tokens(curve: Sequence[Sequence[float]], base: float, budget: float) -> float | None:
+    """Accuracy at ``budget`` generated tokens by linear interpolation; None past the end of the run."""
+    points = [(0.0, base), *((p[0], p[2]) for p in curve if p[0] > 0)]
+    for (t0, a0), (t1, a1) in zip(points, points[1:], strict=False):
+        if t0 <= budget <= t1:
+            return a0 + (a1 - a0) * (budget - t0) / (t1 - t0)
+    return None
+
+
+def spread(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def plot(summary: dict, path: Path) -> None:
+    """Accuracy against tokens and against seconds, a row a level: thin lines are seeds, points are evaluations."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    colours = {"grpo": "#6b7280", "grpo_capped": "#c4b5fd", "paper": "#ea580c", "rpo": "#2563eb"}
+    figure, axes = plt.subplots(
+        len(summary), 2, figsize=(11, 4 * len(summary)), squeeze=False, constrained_layout=True
+    )
+    for row, (level, by_arm) in zip(axes, summary.items(), strict=True):
+        for arm, s in by_arm.items():
+            for column, axis in enumerate(row):
+                for i, curve in enumerate(s["curves"]):
+                    xs, ys = [p[column] for p in curve], [p[2] for p in curve]
+                    axis.plot(xs, ys, color=colours.get(arm), alpha=0.75, lw=1.2, marker=".", label=None if i else arm)
+        for axis, name in zip(
+            row, ("generated tokens, initial cache included", "seconds of training steps"), strict=True
+        ):
+            axis.set(xlabel=name, ylabel="held-out accuracy at temperature 1", ylim=(0, 1), title=f"level {level}")
+            axis.grid(alpha=0.25)
+            axis.legend()
+    figure.savefig(path, dpi=120)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", nargs="+", default=["main", "hard"])
+    parser.add_argument("--arms", nargs="+", default=["grpo", "grpo_capped", "paper", "rpo"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=Path("runs/frontier"), help="runs are kept here and reused")
+    parser.add_argument("--report", type=Path, help="write FILE.json and FILE.png")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at a time; with 2, seconds are under contention")
+    parser.add_argument("--evaluations", type=int, default=8, help="evaluations in a run")
+    parser.add_argument("--tune", action="store_true", help="try learning rates and shapes instead")
+    parser.add_argument("--quick", action="store_true", help="16 steps of grpo and rpo, one seed, level main")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_arguments()
+    if args.quick:
+        args.levels, args.seeds, args.arms, args.evaluations = ["main"], [0], ["rpo"], 1
+        args.out = args.out / "quick"
+    chosen = {
+        level: tuning_arms(level) if args.tune else [a for a in arms(level) if a.name in args.arms]
+        for level in args.levels
+    }
+    if args.quick:
+        chosen = {level: [replace(a, steps=16) for a in some] for level, some in chosen.items()}
+    # Seed by seed, arms alternating, so that a drift of the machine falls on all arms alike.
+    runs = [Run(arm, level, seed) for seed in args.seeds for level, some in chosen.items() for arm in some]
+    results = {}
+    with ThreadPoolExecutor(args.parallel) as pool, tqdm(total=len(runs), unit="run") as bar:
+        futures = {run: pool.submit(train, run, args.out, args.evaluations) for run in runs}
+        for run, future in futures.items():
+            results[run] = future.result()
+            bar.set_postfix_str(f"{run.folder}: {results[run]['curve'][-1][2]:.3f}")
+            bar.update()
+    budgets = [20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000]
+    summary: dict = {}
+    for level, some in chosen.items():
+        base = json.loads((model_dir(level) / "figures.json").read_text())["pass@1"]
+        summary[level] = {"base": base}
+        for arm in some:
+            name = f"{arm.name} {arm.questions}x{arm.samples} lr {arm.lr:g}" if args.tune else arm.name
+            summary[level][name] = summarize([results[Run(arm, level, s)] for s in args.seeds], base, budgets)
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {_cpus()} cores, no GPU",
+        "versions": {p: version(p) for p in ("openrlhf", "ray", "deepspeed", "torch", "transformers")},
+        "command": " ".join(sys.argv),
+        "parallel_runs": args.parallel,
+        "evaluation": f"{N_HELDOUT} held-out questions x {EVAL_SAMPLES} samples at temperature 1; greedy at the end",
+        "levels": summary,
+    }
+    if args.report:
+        args.report.parent.mkdir(parents=True, exist_ok=True)
+        args.report.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+        arms_only = {level: {k: v for k, v in s.items() if k != "base"} for level, s in summary.items()}
+        plot(arms_only, args.report.with_suffix(".png"))
+    print(json.dumps(report))
+
+
+def _cpus() -> int:
+    import os
+
+    return os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    main()

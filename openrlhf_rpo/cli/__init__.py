@@ -1,0 +1,1 @@
+"""The command line: options, checks made before anything starts, Ray, and the sub-commands."""

@@ -1,0 +1,1 @@
+"""What the trainer adds to OpenRLHF: which tokens carry loss with which weight, and keyed randomness."""

@@ -1,0 +1,129 @@
+"""The real command on the real components: Ray, DeepSpeed and a vLLM engine on CPU, a few steps of the testbed."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.testbed import model_dir, write_dataset
+
+BATCH, SAMPLES = 4, 4
+
+
+@dataclass
+class TrainingRun:
+    """One finished (or killed) training command and where its files are."""
+
+    folder: Path
+    status: int
+    output: str
+
+    def cache(self) -> PathCache:
+        return PathCache.open(f"sqlite:///{self.folder}/checkpoints/rpo_cache.db")
+
+    @property
+    def step_lines(self) -> list[str]:
+        return [line for line in self.output.splitlines() if ") step " in line or ")\x1b[0m step " in line]
+
+
+def training_command(folder: Path, steps: int, **options: object) -> list[str]:
+    """The command for ``steps`` steps of 4 questions x 4 samples; options are given with __ for the dot."""
+    data = write_dataset("main", folder / "data", BATCH * steps, 8, seed=0)
+    values = {
+        "actor.model_name_or_path": model_dir("main"),
+        "data.prompt_dataset": data[0],
+        "data.input_key": "question",
+        "data.label_key": "answer",
+        "data.max_len": 640,
+        "rpo.reward.functions": "math",
+        "algo.advantage.estimator": "group_norm",
+        "algo.kl.init_coef": 0,
+        "rollout.batch_size": BATCH,
+        "rollout.n_samples_per_prompt": SAMPLES,
+        "rollout.micro_batch_size": 8,
+        "train.batch_size": BATCH * SAMPLES,
+        "train.micro_batch_size": 8,
+        "actor.adam.lr": 1e-4,
+        "actor.num_gpus_per_node": 1,
+        "ref.num_gpus_per_node": 1,
+        "critic.num_gpus_per_node": 1,
+        "reward.num_gpus_per_node": 1,
+        "vllm.num_engines": 1,
+        "ckpt.path": folder / "checkpoints",
+        "ckpt.output_dir": folder / "model",
+        **{name.replace("__", "."): value for name, value in options.items()},
+    }
+    command = [sys.executable, "-m", "openrlhf_rpo.cli.train_rpo_ray"]
+    for name, value in values.items():
+        if value is None:
+            continue
+        command += (
+            [f"--{name}"] if value is True else [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+        )
+    return command
+
+
+def run_training(folder: Path, steps: int, **options: object) -> TrainingRun:
+    """Run the command to its end; its output also lies in the folder."""
+    command = training_command(folder, steps, **options)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
+    with (folder / "output.txt").open("a") as log:
+        log.write(done.stdout)
+    return TrainingRun(folder, done.returncode, done.stdout)
+
+
+def run_until(folder: Path, steps: int, marker: str, **options: object) -> TrainingRun:
+    """Run the command, and kill its whole process tree (SIGKILL) as soon as it prints ``marker``."""
+    command = training_command(folder, steps, **options)
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if marker in line:
+                kill_tree(process.pid)
+                break
+    return TrainingRun(folder, process.returncode, "".join(lines))
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a process and all that it started, and wait until they are gone."""
+    tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    for process in tree:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(tree, timeout=30)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """Six deterministic steps with evaluation, checkpoints and TensorBoard; shared by every test that only looks."""
+    folder = tmp_path_factory.mktemp("finished")
+    data = write_dataset("main", folder / "data", 1, 8, seed=0)[1]
+    return run_training(
+        folder,
+        3,
+        train__num_episodes=2,
+        train__full_determinism_enable=True,
+        eval__dataset=data,
+        eval__steps=3,
+        eval__temperature=1.0,
+        eval__n_samples_per_prompt=2,
+        ckpt__save_steps=2,
+        logger__tensorboard_dir=folder / "tensorboard",
+        logger__wandb__run_name="run",
+    )
+
+
+@pytest.fixture(autouse=True)
+def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command starts a Ray of its own unless a test says otherwise."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert "RAY_ADDRESS" not in os.environ

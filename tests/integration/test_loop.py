@@ -1,0 +1,118 @@
+"""A whole run through Ray, DeepSpeed and vLLM, and what it leaves behind."""
+
+import json
+import math
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.rollout.questions import question_id
+from openrlhf_rpo.testbed import model_dir
+
+RECORDED = {
+    "rpo/score",
+    "rpo/generated_tokens",
+    "rpo/prefix_tokens",
+    "rpo/path_length",
+    "rpo/truncated_rate",
+    "rpo/groups_without_variance",
+    "rpo/groups_all_right",
+    "rpo/groups_all_wrong",
+    "rpo/cut",
+    "rpo/cache_age",
+    "rpo/cache/replaced",
+    "rpo/tokens_generated_total",
+    "rpo/tokens_reused_total",
+    "rpo/rollout_log_prob_gap",
+    "timing/rollout",
+    "timing/reward",
+    "timing/log_probs",
+    "timing/train",
+    "timing/weight_sync",
+    "timing/cache",
+    "timing/own",
+}
+
+
+def test_the_command_ends_well_and_says_one_line_a_step(finished_run) -> None:
+    assert finished_run.status == 0, finished_run.output[-3000:]
+    assert len(finished_run.step_lines) == 6
+
+
+def test_every_step_is_on_disk_with_everything_that_a_step_records(finished_run) -> None:
+    with finished_run.cache() as cache:
+        records = cache.records()
+    assert [r.step for r in records] == [1, 2, 3, 4, 5, 6]
+    assert [r.consumed for r in records] == [4, 8, 12, 16, 20, 24]
+    for record in records:
+        assert record.metrics.keys() >= RECORDED
+        assert all(math.isfinite(v) for v in record.metrics.values())
+
+
+def test_the_first_episode_samples_full_paths_and_the_second_replays_them(finished_run) -> None:
+    with finished_run.cache() as cache:
+        records = cache.records()
+    assert all(r.metrics["rpo/prefix_tokens"] == 0 for r in records[:3])
+    assert sum(r.metrics["rpo/prefix_tokens"] for r in records[3:]) > 0
+    generated = [sum(r.metrics["rpo/generated_tokens"] for r in part) for part in (records[:3], records[3:])]
+    assert generated[1] < generated[0]
+
+
+def test_the_engine_has_the_weights_that_were_trained(finished_run) -> None:
+    """With stale weights the engine's log-probs drift away from the trainer's; bfloat16 alone stays under 0.02."""
+    with finished_run.cache() as cache:
+        assert max(r.metrics["rpo/rollout_log_prob_gap"] for r in cache.records()) < 0.02
+
+
+def test_a_cached_path_is_rewarded_keeps_its_parents_head_and_ends_in_the_answer(finished_run) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_dir("main"))
+    lines = (finished_run.folder / "data" / "train.jsonl").read_text().splitlines()
+    labels = {question_id(row["question"], row["answer"]): row["answer"] for row in map(json.loads, lines)}
+    with finished_run.cache() as cache:
+        now, before = cache.paths(labels), cache.paths(labels, step=3)
+    assert now
+    replayed = 0
+    for qid, path in now.items():
+        assert path.score == 1.0
+        assert (
+            tokenizer.decode(path.token_ids, skip_special_tokens=True).rstrip().endswith(f"\\boxed{{{labels[qid]}}}")
+        )
+        assert len(path.log_probs) == len(path)
+        if path.parent_id is not None:
+            parent = before[qid]
+            assert parent.path_id == path.parent_id
+            assert path.token_ids[: path.prefix_length] == parent.token_ids[: path.prefix_length]
+            replayed += 1
+    assert replayed > 0
+
+
+def test_evaluation_is_recorded_before_during_and_after_training(finished_run) -> None:
+    with finished_run.cache() as cache:
+        evaluations = cache.evaluations()
+    assert [step for step, _ in evaluations] == [0, 3, 6]
+    assert all(0 <= m["eval_default_pass1"] <= 1 and m["eval_num_samples"] == 16 for _, m in evaluations)
+
+
+def test_a_copy_of_the_cache_lies_beside_each_checkpoint(finished_run) -> None:
+    folder = finished_run.folder / "checkpoints" / "_actor"
+    for step in (2, 4, 6):
+        with PathCache.open(f"sqlite:///{folder}/global_step{step}/rpo_cache.db") as copy:
+            assert copy.latest_step == step
+
+
+def test_the_trained_model_loads_and_differs_from_the_base(finished_run) -> None:
+    trained = AutoModelForCausalLM.from_pretrained(finished_run.folder / "model").state_dict()
+    base = AutoModelForCausalLM.from_pretrained(model_dir("main")).state_dict()
+    assert trained.keys() == base.keys()
+    assert any((trained[k].float() - base[k].float()).abs().max() > 1e-4 for k in base)
+
+
+def test_the_same_numbers_are_in_tensorboard(finished_run) -> None:
+    events = EventAccumulator(str(finished_run.folder / "tensorboard" / "run"))
+    events.Reload()
+    with finished_run.cache() as cache:
+        wanted = [r.metrics["rpo/generated_tokens"] for r in cache.records()]
+    logged = [e.value for e in events.Scalars("train/rpo/generated_tokens")]
+    assert logged == pytest.approx(wanted, rel=1e-5)

@@ -1,0 +1,105 @@
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_rpo.rewards import math as math_module
+from openrlhf_rpo.rewards.math import last_boxed, math_reward, parses, unparsable
+
+
+@pytest.mark.parametrize(
+    ("response", "label"),
+    [
+        (r"so \boxed{42}", "42"),
+        (r"so \boxed{ 42 }.<|im_end|>", "42"),
+        (r"\boxed{\frac{84}{2}}", "42"),
+        (r"\boxed{0.5}", r"\frac{1}{2}"),
+        (r"\boxed{\frac12}", r"$\frac{1}{2}$"),
+        (r"\boxed{3,000}", "3000"),
+        (r"\boxed{x=5}", "5"),
+        (r"\boxed{(1,2)}", "(1, 2)"),
+        (r"\boxed{42}", r"\boxed{42}"),
+        (r"\boxed{42}", "#### 42"),
+        ("The final answer is $42$.", "42"),
+        ("the answer is 42", "42"),
+        (r"\boxed{Monday}", "Monday"),
+    ],
+)
+def test_an_equal_answer_is_worth_1(response, label):
+    assert math_reward(response, label) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "label"),
+    [
+        (r"\boxed{41}", "42"),
+        ("", "42"),
+        ("I bought 42 apples and then", "42"),  # a truncated response holds numbers, not an answer
+        (r"\boxed{42", "42"),
+        (r"\boxed{}", "42"),
+        (r"\boxed{}", ""),
+        (r"\boxed{42}, no: \boxed{41}", "42"),
+        (r"\boxed{42", "never parsed: ???"),
+        (r"\boxed{42}", ""),
+    ],
+)
+def test_no_or_another_answer_is_worth_0(response, label):
+    assert math_reward(response, label) == 0.0
+
+
+def test_the_last_box_is_the_answer():
+    assert math_reward(r"\boxed{41} then \boxed{42}", "42") == 1.0
+
+
+def test_equal_text_needs_no_math_verify(monkeypatch):
+    monkeypatch.setattr(math_module, "parse", lambda *_, **__: pytest.fail("parsed"))
+    assert math_reward(r"\boxed{\text{no such} \formula{}}", r" \text{no such} \formula{} ") == 1.0
+
+
+def test_works_outside_the_main_thread():
+    rewards = []
+    thread = threading.Thread(target=lambda: rewards.append(math_reward(r"\boxed{\frac{84}{2}}", "42")))
+    thread.start()
+    thread.join()
+    assert rewards == [1.0]
+
+
+def test_an_answer_too_large_to_compare_is_worth_0(monkeypatch):
+    monkeypatch.setattr(math_module, "_SECONDS", 1)
+    assert math_reward(r"\boxed{9^{9^{9}}}", "42") == 0.0
+
+
+def test_a_long_response_without_an_answer_is_worth_0():
+    assert math_reward("We have $x^2$ and 3+4=7, so \\(y\\) is. Wait, " * 3000, "42") == 0.0
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9))
+def test_integers_are_right_exactly_when_equal(answer, label):
+    assert math_reward(f"\\boxed{{{answer}}}", str(label)) == float(answer == label)
+
+
+@given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "\\{", "\\", "4", " "]), max_size=12).map("".join))
+def test_any_text_has_a_box_or_none_and_a_reward(text):
+    box = last_boxed(text)
+    assert (box is None) == ("\\boxed{" not in text)
+    assert math_reward(text, "4") in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "box"),
+    [
+        (r"\boxed{\frac{1}{2}} done", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed {7}", "7"),
+        ("none", None),
+        (r"\boxed{\frac{1}{2}", ""),
+    ],
+)
+def test_a_box_ends_at_its_own_brace(text, box):
+    assert last_boxed(text) == box
+
+
+def test_unparsable_labels_are_named_by_position():
+    assert unparsable(["42", "", r"\frac12", "???", r"$\frac12$", "#### 42", r"\frac{"]) == [1, 3, 6]
+    assert parses("10%") and not parses("  ")
