@@ -100,9 +100,15 @@ def arms(level: str) -> list[Arm]:
 def tuning_arms(level: str) -> list[Arm]:
     """Learning rates around the trial's, for each arm; and one other batch shape for the baseline."""
     grpo, _, paper, rpo = arms(level)
-    variants = [replace(arm, lr=lr) for arm in (grpo, rpo) for lr in (3e-4, 1e-3)]
-    variants += [replace(grpo, lr=1e-4), replace(paper, lr=1e-4), replace(paper, lr=3e-4)]
-    variants += [replace(grpo, questions=4, samples=8), replace(grpo, questions=8, samples=8, steps=16)]
+    replay = {
+        "lag1": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0)),
+        "lag1_whole": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0), ("rpo.cut.max", "ratio:1.0")),
+        "lag1_fresh": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0.25)),
+        "episodes": (("rpo.replay.lag", 0), ("rpo.cut.fresh_share", 0.25)),
+    }
+    variants = [replace(rpo, name=f"rpo_{name}", options=options) for name, options in replay.items()]
+    variants += [grpo, replace(grpo, lr=1e-4), replace(grpo, questions=4, samples=8)]
+    variants += [paper, replace(paper, lr=1e-4)]
     return variants
 
 

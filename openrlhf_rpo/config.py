@@ -49,9 +49,17 @@ class InitOptions:
         finite = self.temperature is None or 0 <= self.temperature < math.inf
         _need(finite, "init.temperature", self.temperature, "0 or more")
         _need(self.top_p is None or 0 < self.top_p <= 1, "init.top_p", self.top_p, "in (0, 1]")
-        _need(
-            self.max_new_tokens is None or self.max_new_tokens >= 1, "init.max_new_tokens", self.max_new_tokens, ">= 1"
-        )
+        _need(self.max_new_tokens is None or self.max_new_tokens >= 1, "init.max_new_tokens", self.max_new_tokens, ">= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """How soon a question is visited again, --train.num_episodes times in all."""
+
+    lag: int = option(0, "batches of new questions between two visits of a question; 0: a whole episode (the paper)")
+
+    def check(self) -> None:
+        _need(self.lag >= 0, "replay.lag", self.lag, "0 or more batches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +112,10 @@ class ShapingOptions:
     max: float = option(1.0, "upper clip bound, the paper's M")
     scope: str = option(
         "rewarded",
-        "rewarded: shape samples with a score above 0; all: the literal equation, which lifts wrong answers to the lower bound",
+        "rewarded: shape samples with a score above 0; all: the literal equation, which lifts wrong answers, too",
         ("rewarded", "all"),
     )
-    reference: str = option(
-        "group", "l_ref: mean length of the group, or of its rewarded samples", ("group", "rewarded")
-    )
+    reference: str = option("group", "l_ref: mean length of the group, or of its rewarded samples", ("group", "rewarded"))
 
     def check(self) -> None:
         _need(0 <= self.alpha < math.inf, "shaping.alpha", self.alpha, "0 or more")
@@ -139,9 +145,7 @@ class DynamicOptions:
     keep: str = option(
         "scores", "keep a group when its scores differ, or when its shaped rewards differ", ("scores", "rewards")
     )
-    max_batches: int = option(
-        10, "stop with an error after this many batches of questions without a full batch of signal"
-    )
+    max_batches: int = option(10, "stop with an error after this many batches of questions without a full batch of signal")
 
     def check(self) -> None:
         _need(self.max_batches >= 1, "dynamic.max_batches", self.max_batches, "at least 1")
@@ -154,9 +158,7 @@ class UpdateOptions:
     enable: bool = option(True, "false keeps the initial cache, C(0)")
     rule: str = option("epsilon_greedy", "epsilon_greedy: the paper's rule", ("epsilon_greedy",))
     epsilon: float = option(0.1, "probability that the best sample is cached, else another one; the paper's best: 0.1")
-    admit: str = option(
-        "rewarded", "only rewarded samples may enter, or any (the paper's equation)", ("rewarded", "any")
-    )
+    admit: str = option("rewarded", "only rewarded samples may enter, or any (the paper's equation)", ("rewarded", "any"))
     on_all_wrong: str = option(
         "reset",
         "after a group without a rewarded sample: keep the path, or reset: start once from the bare question",
@@ -214,6 +216,7 @@ class RewardOptions:
 
 GROUPS = {
     "init": InitOptions,
+    "replay": ReplayOptions,
     "cut": CutOptions,
     "budget": BudgetOptions,
     "shaping": ShapingOptions,
@@ -236,6 +239,7 @@ class RPOConfig:
     )
     device: str = option("auto", "auto: CUDA if Ray has GPUs, else the CPU platform layer", ("auto", "cpu", "cuda"))
     init: InitOptions = field(default_factory=InitOptions)
+    replay: ReplayOptions = field(default_factory=ReplayOptions)
     cut: CutOptions = field(default_factory=CutOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     shaping: ShapingOptions = field(default_factory=ShapingOptions)
@@ -258,7 +262,7 @@ class RPOConfig:
             getattr(self, name).check()
         if self.prefix_loss.mode != "mask" and not self.cache.log_probs:
             raise OptionError(
-                f"--rpo.prefix_loss.mode {self.prefix_loss.mode} needs the stored log-probs: drop --rpo.cache.log_probs false"
+                f"--rpo.prefix_loss.mode {self.prefix_loss.mode} needs stored log-probs: drop --rpo.cache.log_probs false"
             )
 
 

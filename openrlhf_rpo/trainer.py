@@ -88,7 +88,12 @@ class _RPOTrainer(BasePPOTrainer):
         )
         questions, _ = load_questions(args, tokenizer)
         self.eval_questions = load_eval_questions(args, tokenizer)
-        self.stream = QuestionStream(questions, args.train.seed, args.train.num_episodes)
+        self.stream = QuestionStream(
+            questions,
+            args.train.seed,
+            args.train.num_episodes,
+            lag=self.config.replay.lag * args.rollout.batch_size,
+        )
         self.cache = PathCache.open(
             cache_url(args),
             fingerprints(args, questions, tokenizer),
@@ -199,9 +204,7 @@ class _RPOTrainer(BasePPOTrainer):
         samples = [
             experience
             for group in groups
-            for experience in to_experiences(
-                group, self.rollout.prompt_ids(group.question), self.config.prefix_loss.mode
-            )
+            for experience in to_experiences(group, self.rollout.prompt_ids(group.question), self.config.prefix_loss.mode)
         ]
         return self.experience_maker.make_experience_batch(samples)
 
@@ -382,8 +385,7 @@ class _RPOTrainer(BasePPOTrainer):
     def timings(self) -> dict[str, float]:
         """Seconds by phase; "own" is what is left of the step: our control code."""
         phases = {
-            k: self.rollout.timing.get(k, 0.0) + self._timing.get(k, 0.0)
-            for k in (*self.rollout.timing, *self._timing)
+            k: self.rollout.timing.get(k, 0.0) + self._timing.get(k, 0.0) for k in (*self.rollout.timing, *self._timing)
         }
         total = time.perf_counter() - self._step_started
         own = max(0.0, total - sum(phases.values()))

@@ -22,8 +22,7 @@ class WriterLock:
             self._fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise CacheUnwritable(
-                f"Path cache {database}: cannot write {file.name} beside it ({error.strerror}). "
-                "Make its folder writable."
+                f"Path cache {database}: cannot write {file.name} beside it ({error.strerror}). Make its folder writable."
             ) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -187,8 +187,7 @@ def _make_folder(file: pathlib.Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CacheUnwritable(
-            f"Path cache {file}: its folder cannot be made ({error.strerror}). "
-            "Use another --ckpt.path or --rpo.cache.url."
+            f"Path cache {file}: its folder cannot be made ({error.strerror}). Use another --ckpt.path or --rpo.cache.url."
         ) from error
 
 

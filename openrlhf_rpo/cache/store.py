@@ -45,9 +45,7 @@ class PathCache:
         self._store_log_probs = store_log_probs
 
     @classmethod
-    def open(
-        cls, url: str, fingerprints: dict[str, str] | None = None, *, store_log_probs: bool = True
-    ) -> "PathCache":
+    def open(cls, url: str, fingerprints: dict[str, str] | None = None, *, store_log_probs: bool = True) -> "PathCache":
         """Open or make the cache at ``url``; the first opening stores ``fingerprints``, later ones must agree.
 
         Without ``fingerprints`` the cache of any run is opened, to look at it.
@@ -225,8 +223,7 @@ class PathCache:
         differing = [name for name in sorted(cached | fingerprints) if cached.get(name) != fingerprints.get(name)]
         if differing:
             what = "; ".join(
-                f"{name} fingerprint differs (cached {cached.get(name, 'none')}, "
-                f"this run {fingerprints.get(name, 'none')})"
+                f"{name} fingerprint differs (cached {cached.get(name, 'none')}, this run {fingerprints.get(name, 'none')})"
                 for name in differing
             )
             raise CacheMismatch(

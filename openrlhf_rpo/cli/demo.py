@@ -47,6 +47,7 @@ def training_command(level: str, out: Path, steps: int) -> list[str]:
         "ckpt.path": out / "checkpoints",
         "ckpt.output_dir": out / "model",
         "ckpt.save_steps": steps,
+        "ckpt.best_metric_key": "none",
         "logger.tensorboard_dir": out / "tensorboard",
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]

@@ -33,6 +33,7 @@ def parse(argv: list[str]) -> SimpleNamespace:
     _apply_presets(flat, given)
     rpo = RPOConfig.from_namespace(upstream.nest(flat).rpo)
     _use_shipped_rewards(flat, rpo)
+    _make_reward_file_absolute(flat)
     args = upstream.finish_args(flat)
     check_options(args, rpo)
     return args
@@ -87,6 +88,13 @@ def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
             raise UsageError("--rpo.enable false (plain OpenRLHF) takes --rpo.reward.functions math, or a Python file")
         url = os.path.join(os.path.dirname(os.path.dirname(__file__)), "rewards", "math_file.py")
     setattr(flat, "reward.remote_url", url)
+
+
+def _make_reward_file_absolute(flat: argparse.Namespace) -> None:
+    """The file is loaded by processes with other working directories than the command's."""
+    url = getattr(flat, "reward.remote_url")
+    if url and url.endswith(".py"):
+        setattr(flat, "reward.remote_url", os.path.abspath(url))
 
 
 def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:

@@ -32,9 +32,7 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     if config.reward.functions and {"math", "cosine"} & set(config.reward.functions.split(",")):
         _check_labels(questions + held_out)
     try:
-        check_reward_source(
-            config.reward, None if args.reward.remote_url == [SHIPPED_REWARD] else args.reward.remote_url
-        )
+        check_reward_source(config.reward, None if args.reward.remote_url == [SHIPPED_REWARD] else args.reward.remote_url)
     except ValueError as error:
         raise UsageError(str(error)) from error
     _check_writable(args.ckpt.path, "--ckpt.path")
@@ -69,7 +67,7 @@ def _check_lengths(args: SimpleNamespace, questions: list[Question], tokenizer, 
     too_long = sum(length >= args.data.max_len for length in lengths)
     if too_long:
         raise UsageError(
-            f"{flag}: {too_long} of {len(lengths)} prompts leave no room for an answer: the longest has {max(lengths)} tokens, "
+            f"{flag}: {too_long} of {len(lengths)} prompts leave no room to answer: the longest has {max(lengths)} tokens, "
             f"--data.max_len is {args.data.max_len}"
         )
 
@@ -98,12 +96,7 @@ def _check_cache(args: SimpleNamespace, questions: list[Question], tokenizer) ->
     """The cache belongs to this run, and is fresh unless the run resumes. A lost one comes back from the checkpoint."""
     url = cache_url(args)
     copy = latest_cache_copy(args)
-    if (
-        args.ckpt.load_enable
-        and copy
-        and url.startswith("sqlite:///")
-        and not os.path.exists(url[len("sqlite:///") :])
-    ):
+    if args.ckpt.load_enable and copy and url.startswith("sqlite:///") and not os.path.exists(url[len("sqlite:///") :]):
         print(f"The cache {url} is missing; restoring the copy beside the checkpoint, {copy}", flush=True)
         PathCache.restore(copy, url)
     with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:

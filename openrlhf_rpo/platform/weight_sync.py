@@ -90,6 +90,8 @@ def _init_vllm_sync_group(self: Any, backend: str) -> None:
     with socket.socket() as sock:
         sock.bind(("", 0))
         port = sock.getsockname()[1]
+    # An engine that could not start raises here; joining a group with it would wait for its timeout.
+    ray.get([engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines])
     host = ray.util.get_node_ip_address()
     world_size = len(self.vllm_engines) + 1
     joining = [

@@ -29,9 +29,7 @@ def plot_run(records: Sequence[StepRecord], evaluations: Sequence[tuple[int, dic
     accuracy.set(title="Held-out accuracy, from the question alone", ylim=(0, 1.02))
 
     generated, reused = _series(records, "rpo/generated_tokens"), _series(records, "rpo/prefix_tokens")
-    tokens.stackplot(
-        steps, generated, reused, colors=[ORANGE, "#fed7aa"], labels=["generated", "reused from the cache"]
-    )
+    tokens.stackplot(steps, generated, reused, colors=[ORANGE, "#fed7aa"], labels=["generated", "reused from the cache"])
     tokens.set(title="Tokens a sample")
 
     phases = [p for p in PHASES if any(r.metrics.get(f"timing/{p}", 0) > 0 for r in records)]

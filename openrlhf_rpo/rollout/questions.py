@@ -2,13 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from datasets.exceptions import DatasetGenerationError
 
-from openrlhf_rpo.algo.draws import episode_order
+from openrlhf_rpo.algo.visit_order import visit_order
 from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import PromptDataset, UsageError, blending_datasets
 
@@ -20,9 +19,7 @@ def question_id(prompt: str, label: str) -> str:
 
 def load_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], int]:
     """The training questions and how many duplicates were merged. Raises UsageError on data that cannot be used."""
-    rows = _load(
-        args, args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split, "--data.prompt_dataset"
-    )
+    rows = _load(args, args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split, "--data.prompt_dataset")
     questions = _render(args, rows, tokenizer, "--data.prompt_dataset")
     merged = {q.question_id: q for q in questions}
     return list(merged.values()), len(questions) - len(merged)
@@ -43,9 +40,7 @@ def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: s
         raise UsageError(f"{flag} {names}: the probabilities {probabilities} must be one for each data set")
     strategy = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
     try:
-        data = blending_datasets(
-            names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split
-        )
+        data = blending_datasets(names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split)
     except StopIteration:  # how ``datasets`` takes an empty file
         data = []
     except AttributeError as error:  # upstream selects from all splits at once when the named one is not there
@@ -76,38 +71,32 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, flag: str) -> list
     ]
 
 
-@dataclass
 class QuestionStream:
-    """All episodes as one stream; ``position`` questions have been consumed. The order of an episode is keyed."""
+    """Every visit of the run as one stream; ``position`` visits have been consumed. The order is keyed by the seed."""
 
-    questions: Sequence[Question]
-    seed: int
-    episodes: int
-    position: int = 0
+    def __init__(self, questions: Sequence[Question], seed: int, episodes: int, lag: int = 0) -> None:
+        self.questions = questions
+        self.position = 0
+        self._order = visit_order(seed, len(questions), episodes, lag)
 
     @property
     def episode(self) -> int:
+        """Passes over the data, by the number of visits."""
         return self.position // len(self.questions)
 
     @property
     def remaining(self) -> int:
-        return len(self.questions) * self.episodes - self.position
+        return len(self._order) - self.position
 
     def take(self, n: int, exclude: Set[str] = frozenset()) -> list[Question]:
         """The next ``n`` questions, fewer at the end of the data; none twice, and none of ``exclude``.
 
-        A question that comes again because the episode turned over within a batch is passed by.
+        A question that comes again within a batch is passed by.
         """
         taken: dict[str, Question] = {}
         while len(taken) < n and self.remaining > 0:
-            order = self._order(self.episode)
-            question = self.questions[order[self.position % len(self.questions)]]
+            question = self.questions[self._order[self.position]]
             if question.question_id not in exclude:
                 taken.setdefault(question.question_id, question)
             self.position += 1
         return list(taken.values())
-
-    def _order(self, episode: int) -> list[int]:
-        if getattr(self, "_cached", (None,))[0] != episode:
-            self._cached = (episode, episode_order(self.seed, episode, len(self.questions)))
-        return self._cached[1]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+from tqdm import tqdm
+
 from openrlhf_rpo.algo.budget import token_budget
 from openrlhf_rpo.algo.cut.prefixes import choose_prefixes
 from openrlhf_rpo.algo.draws import request_seed
@@ -108,9 +110,7 @@ class Rollout:
         scored = []
         for group in groups:
             samples = [(sample, next(results)) for sample in group.samples]
-            shaped = shape_rewards(
-                [r.reward for _, r in samples], [s.path_length for s, _ in samples], self.config.shaping
-            )
+            shaped = shape_rewards([r.reward for _, r in samples], [s.path_length for s, _ in samples], self.config.shaping)
             members = (replace(s, score=r.score, shaped_reward=x) for (s, r), x in zip(samples, shaped, strict=True))
             scored.append(replace(group, samples=tuple(members)))
         self.timing["reward"] += time.perf_counter() - started
@@ -127,17 +127,17 @@ class Rollout:
         started = time.perf_counter()
         requests = [self._requests(q, p, sampling, step) for q, p in zip(questions, prefixes, strict=True)]
         groups: list[Group | None] = [None] * len(questions)
-        with self.generator as generator:
+        bar = tqdm(total=len(questions), desc="Generating", unit="group", delay=5, mininterval=5)
+        with bar, self.generator as generator:
             for i, generated in generator.generate(requests):
                 samples = (_sample(p, g) for p, g in zip(prefixes[i], generated, strict=True))
                 group = groups[i] = Group(questions[i], tuple(samples))
+                bar.update()
                 on_group(group)
         self.timing["rollout"] += time.perf_counter() - started
         return [group for group in groups if group is not None]
 
-    def _requests(
-        self, question: Question, prefixes: tuple[Prefix, ...], sampling: Sampling, step: int
-    ) -> list[Request]:
+    def _requests(self, question: Question, prefixes: tuple[Prefix, ...], sampling: Sampling, step: int) -> list[Request]:
         prompt = self.prompt_ids(question)
         max_path_length = self.max_path_length(question, sampling)
         return [

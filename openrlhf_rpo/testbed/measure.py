@@ -59,9 +59,7 @@ def sample(
     generator = torch.Generator().manual_seed(seed)
     responses: list[list[int]] = []
     for start in range(0, len(questions), batch_size):
-        prompts = tokenizer(
-            questions[start : start + batch_size], padding=True, padding_side="left", return_tensors="pt"
-        )
+        prompts = tokenizer(questions[start : start + batch_size], padding=True, padding_side="left", return_tensors="pt")
         responses += _generate(model, tokenizer.eos_token_id, prompts, temperature, generator, max_new_tokens)
     eos = tokenizer.eos_token_id
     return [
@@ -125,11 +123,7 @@ def figures(model, tokenizer, level: str, n_questions: int, n_samples: int, seed
         "questions": n_questions,
         "samples": n_samples,
         "greedy": sum(s.right for s in greedy) / n_questions,
-        **{
-            f"pass@{k}": sum(pass_at_k(n_samples, r, k) for r in right) / n_questions
-            for k in (1, 8, 64)
-            if k <= n_samples
-        },
+        **{f"pass@{k}": sum(pass_at_k(n_samples, r, k) for r in right) / n_questions for k in (1, 8, 64) if k <= n_samples},
         "lucky": sum(s.lucky for s in drawn) / max(1, sum(right)),
         "boxed": sum(boxed(s.text) is not None for s in drawn) / len(drawn),
         "ended": sum(s.ended for s in drawn) / len(drawn),

@@ -24,9 +24,7 @@ from dataclasses import dataclass
 MODULUS = 100
 HELD_OUT_PARTS, PARTS = 16, 128
 _QUESTION = re.compile(r"([a-z])(\d\d)([+-])(\d\d)\?")
-_LINE = re.compile(
-    r"([a-z])(\d\d)([+-])(\d\d)(?:=(\d\d)| (\d)([+-])(\d)=(\d)(\d) (\d)([+-])(\d)([+-])(\d)=(\d) (\d\d))"
-)
+_LINE = re.compile(r"([a-z])(\d\d)([+-])(\d\d)(?:=(\d\d)| (\d)([+-])(\d)=(\d)(\d) (\d)([+-])(\d)([+-])(\d)=(\d) (\d\d))")
 _BOX = re.compile(r"\\boxed\{(\d{4})\}")
 
 
@@ -38,9 +36,7 @@ class Habits:
     hasty_ones: frozenset[int] = frozenset()  # the state is hasty if the ones digit is one of these
     hasty_terse: float = 0.0  # rate of terse steps in hasty states
     hasty_slip: float = 0.0  # rate of a result off by 1 or 10 in a terse step of a hasty state
-    trap_tens: frozenset[int] = (
-        frozenset()
-    )  # the state is a trap if the tens digit is one of these and there is a carry
+    trap_tens: frozenset[int] = frozenset()  # the state is a trap if the tens digit is one of these and there is a carry
     trap_terse: float = 0.0  # rate of terse steps in traps
     trap_slip: float = 0.0  # rate of a forgotten carry in a terse step of a trap
     slip: float = 0.0  # rate of a result off by 1 or 10 in any other step

@@ -76,9 +76,7 @@ def test_a_cached_path_is_rewarded_keeps_its_parents_head_and_ends_in_the_answer
     replayed = 0
     for qid, path in now.items():
         assert path.score == 1.0
-        assert (
-            tokenizer.decode(path.token_ids, skip_special_tokens=True).rstrip().endswith(f"\\boxed{{{labels[qid]}}}")
-        )
+        assert tokenizer.decode(path.token_ids, skip_special_tokens=True).rstrip().endswith(f"\\boxed{{{labels[qid]}}}")
         assert len(path.log_probs) == len(path)
         if path.parent_id is not None:
             parent = before[qid]

@@ -1,6 +1,6 @@
 """OpenRLHF 0.11.2 as this package expects it: its options, its checks, its classes.
 
-``python -m tests.unit.test_upstream > tests/unit/upstream_options.txt`` (from the repository's root) pins the option set
+``python tests/unit/test_upstream.py > tests/unit/upstream_options.txt`` (from the root of the repository) pins the option set
 anew, after the version was moved on purpose.
 """
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_rpo import upstream
+from openrlhf_rpo import platform, upstream
 
 PINNED = Path(__file__).with_name("upstream_options.txt")
-REGENERATE = "python -m tests.unit.test_upstream > tests/unit/upstream_options.txt"
+REGENERATE = "python tests/unit/test_upstream.py > tests/unit/upstream_options.txt"
 
 
 def option_lines() -> list[str]:
@@ -146,6 +146,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 @pytest.fixture
 def seams():
+    platform.prepare()
     import openrlhf.cli.train_ppo_ray as cli
     import openrlhf.trainer.ppo_trainer as trainer
     import openrlhf.trainer.ray.vllm_engine as engine
@@ -163,6 +164,7 @@ def test_the_classes_are_replaced_inside_and_restored_after_an_error(seams):
 
 @pytest.mark.parametrize(("asked", "given"), [(None, "processed_logprobs"), ("raw_logprobs", "raw_logprobs")])
 def test_engines_report_log_probs_in_the_mode_that_upstream_asked_for_or_else_in_ours(monkeypatch, asked, given):
+    platform.prepare()
     import openrlhf.cli.train_ppo_ray as cli
 
     calls = []
@@ -174,6 +176,7 @@ def test_engines_report_log_probs_in_the_mode_that_upstream_asked_for_or_else_in
 
 def test_the_mode_is_the_last_argument_that_train_passes_by_position():
     """What ``create_with_log_probs`` relies on."""
+    platform.prepare()
     import openrlhf.cli.train_ppo_ray as cli
 
     position = list(inspect.signature(cli.create_vllm_engines).parameters).index("logprobs_mode")

@@ -35,14 +35,15 @@ def choose_prefixes(
     cuts = CUT_RULES[options.rule](CutContext(path, last_visit, n_samples, options, generator))
     if len(cuts) != n_samples:
         raise ValueError(f"cut rule {options.rule}: {len(cuts)} cuts for {n_samples} samples")
-    at_least = 0 if longest is None else max(0, len(path) - longest)
-    return tuple(_head(path, max(cut, at_least)) for cut in cuts)
+    return tuple(_head(path, cut, longest) for cut in cuts)
 
 
-def _head(path: Path, cut: int) -> Prefix:
-    """All but the last ``cut`` tokens of the path's own ids; 0 keeps it whole."""
+def _head(path: Path, cut: int, longest: int | None) -> Prefix:
+    """All but the last ``cut`` tokens of the path's own ids, or its first ``longest``; a cut of 0 keeps it whole."""
     if not 0 <= cut <= len(path):
         raise ValueError(f"a cut of {cut} tokens does not fit a path of {len(path)}")
+    if longest is not None:
+        cut = max(cut, len(path) - longest)
     kept = len(path) - cut
     if kept == 0:
         log_probs: tuple[float, ...] | None = ()  # nothing is missing, even where the path has none

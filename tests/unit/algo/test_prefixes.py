@@ -122,3 +122,12 @@ def test_a_rule_that_breaks_its_contract_is_refused(cut_by, cuts):
     cut_by(*cuts)
     with pytest.raises(ValueError, match="cut"):
         choose(path(10), n=2)
+
+
+def test_no_prefix_is_longer_than_asked_so_that_a_full_path_leaves_room(cut_by):
+    cut_by(0, 0)
+    full = path(100, finish="length")
+    (prefix, _) = choose_prefixes(full, None, 2, CutOptions(fresh_share=0.0), 42, 1, "q", longest=99)
+    assert (len(prefix), prefix.cut) == (99, 1)
+    (shorter, _) = choose_prefixes(path(10), None, 2, CutOptions(fresh_share=0.0), 42, 1, "q", longest=99)
+    assert len(shorter) == 10

@@ -1,0 +1,122 @@
+"""OpenRLHF's estimators, losses and extras keep working with RPO on, and RPO can be turned off."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file
+
+from openrlhf_rpo.testbed import model_dir
+
+from .conftest import run_training
+
+
+def test_without_rpo_it_is_plain_openrlhf(tmp_path) -> None:
+    run = run_training(tmp_path, 2, rpo__enable="false")
+    assert run.status == 0, run.output[-3000:]
+    assert "Global step 2" in run.output
+    assert not (tmp_path / "checkpoints" / "rpo_cache.db").exists()
+    assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_gae_with_a_critic_a_kl_penalty_ema_and_overlong_penalty(tmp_path) -> None:
+    run = run_training(
+        tmp_path,
+        2,
+        train__num_episodes=2,
+        algo__advantage__estimator="gae",
+        algo__kl__init_coef=0.01,
+        train__enable_ema=True,
+        reward__overlong_buffer_len=100,
+        rollout__max_new_tokens=400,
+    )
+    assert run.status == 0, run.output[-3000:]
+    assert "DAPO Overlong Penalty" in run.output
+    with run.cache() as cache:
+        assert [r.step for r in cache.records()] == [1, 2, 3, 4]
+
+
+def test_the_papers_rules_fill_the_cache_first_and_keep_any_path(tmp_path) -> None:
+    """Bulk initial cache, the whole path in the loss, the response capped at the cut, any path admitted."""
+    run = run_training(tmp_path, 2, rpo__preset="paper,grpo", algo__kl__init_coef=0.01)
+    assert run.status == 0, run.output[-3000:]
+    with run.cache() as cache:
+        records, n_questions = cache.records(), cache.count()
+        initial = cache.initial_tokens
+    assert n_questions == 8
+    assert initial > 0
+    assert records[0].metrics["rpo/tokens_generated_total"] > initial
+    assert all(r.metrics["rpo/cache/replaced"] == 1.0 for r in records)
+    assert all(r.metrics["rpo/prefix_tokens"] > r.metrics["rpo/generated_tokens"] for r in records)
+
+
+def test_dynamic_sampling_trains_on_groups_that_differ_and_weights_stale_prefixes(tmp_path) -> None:
+    """16 questions for steps of 4: those without signal are replaced, and what was turned down is counted."""
+    run = run_training(
+        tmp_path,
+        4,
+        train__num_episodes=2,
+        algo__dynamic_filtering_enable=True,
+        rpo__prefix_loss__mode="weighted",
+        rpo__init__mode="bulk",
+        rpo__cut__fresh_share=0,
+    )
+    assert run.status == 0, run.output[-3000:]
+    with run.cache() as cache:
+        records = cache.records()
+    assert records
+    assert any(r.metrics["dynamic_filtering_pass_rate"] < 100 for r in records)
+    assert records[-1].consumed > 4 * len(records)
+
+
+def test_a_reward_model_scores_and_its_scores_steer_the_cache(tmp_path) -> None:
+    run = run_training(
+        tmp_path, 2, train__num_episodes=2, rpo__reward__functions=None, reward__model_name_or_path=model_dir("main")
+    )
+    assert run.status == 0, run.output[-3000:]
+    with run.cache() as cache:
+        ids = cache.question_ids_with_path()
+        scores = [path.score for path in cache.paths(ids).values()]
+        records = cache.records()
+    assert len(records) == 4
+    assert all(score > 0 for score in scores)
+    assert len({round(score, 4) for score in scores} - {0.0, 1.0}) > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise ValueError('no such answer')", "no such answer"),
+        ("import time; time.sleep(60)", "timed out"),
+    ],
+    ids=["raises", "hangs"],
+)
+def test_a_reward_that_fails_stops_the_run_by_name_and_saves_no_model(tmp_path, body, message) -> None:
+    """Nothing is caught and saved as if it had finished; the questions and the cause are named."""
+    file = tmp_path / "reward.py"
+    file.write_text(f"def reward_func(queries, prompts, labels):\n    {body}\n")
+    run = run_training(
+        tmp_path, 2, rpo__reward__functions=None, reward__remote_url=file, rpo__reward__timeout=2, eval__steps=-1
+    )
+    assert run.status not in (0, 2)
+    assert "rewards failed" in run.output and message in run.output
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_a_python_reward_file_is_called_as_openrlhf_calls_it(tmp_path) -> None:
+    """Scores 1 for answers that hold the label; what it saw is written down."""
+    file, seen = tmp_path / "reward.py", tmp_path / "seen.jsonl"
+    file.write_text(
+        "import json\n"
+        "def reward_func(queries, prompts, labels):\n"
+        f"    with open({str(seen)!r}, 'a') as f:\n"
+        "        f.write(json.dumps([queries, prompts, labels]) + '\\n')\n"
+        "    score = float(labels[0] in queries[0])\n"
+        "    return {'rewards': score, 'scores': score, 'extra_logs': {}}\n"
+    )
+    run = run_training(tmp_path, 1, rpo__reward__functions=None, reward__remote_url=file)
+    assert run.status == 0, run.output[-3000:]
+    calls = [json.loads(line) for line in seen.read_text().splitlines()]
+    assert len(calls) == 16
+    assert all(queries[0].startswith(prompts[0]) for queries, prompts, _ in calls)
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    assert weights

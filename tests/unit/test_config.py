@@ -1,0 +1,163 @@
+"""Every option is checked, and says what it wants."""
+
+import argparse
+import math
+from dataclasses import fields
+
+import pytest
+
+from openrlhf_rpo.config import GROUPS, OptionError, PrefixLossOptions, RPOConfig, add_options
+from openrlhf_rpo.config import CacheOptions, RewardOptions
+from openrlhf_rpo.upstream import nest
+
+REFUSED = {
+    "init.n_samples": (0, -1),
+    "init.max_tries": (0,),
+    "init.batch_size": (0,),
+    "init.temperature": (-0.1, math.nan, math.inf),
+    "init.top_p": (0.0, 1.1, math.nan),
+    "init.max_new_tokens": (0,),
+    "cut.max": ("ratio:0", "ratio:1.5", "fixed:-1", "ratio:nan", "fixed:inf", "ratio:", "half:0.5", "300", ""),
+    "cut.fresh_share": (-0.1, 1.1, math.nan),
+    "budget.rule": ("factor:0", "factor:-1", "factor:x", "factor:inf", "most"),
+    "budget.floor": (0,),
+    "shaping.alpha": (-0.01, math.inf, math.nan),
+    "shaping.min": (1.1, math.nan),
+    "shaping.max": (0.4, math.nan),
+    "prefix_loss.cap": (0.0, -1.0, math.nan),
+    "dynamic.max_batches": (0,),
+    "update.epsilon": (-0.1, 1.1, math.nan),
+    "cache.url": ("cache.db",),
+    "reward.weights": ("1,1", "1"),
+    "reward.timeout": (0.0, -1.0, math.inf, math.nan),
+    "reward.workers": (0,),
+    "reward.on_failure": (math.nan, math.inf),
+    "reward.max_failure_share": (-0.1, 1.1, math.nan),
+}
+NOT_CHECKED = {"reward.functions"}  # named and checked where the shipped rewards are known
+
+ACCEPTED = {
+    "init.temperature": (0.0, 2.0),
+    "init.top_p": (0.1, 1.0),
+    "cut.max": ("ratio:1", "ratio:0.001", "fixed:0", "fixed:800"),
+    "cut.fresh_share": (0.0, 1.0),
+    "budget.rule": ("remaining", "factor:0.5", "factor:2"),
+    "shaping.alpha": (0.0, 10.0),
+    "shaping.min": (1.0, -1.0),
+    "prefix_loss.cap": (0.1, 10.0),
+    "update.epsilon": (0.0, 1.0),
+    "cache.url": ("sqlite:///cache.db", "postgresql://host/db"),
+    "reward.on_failure": (-1.0,),
+    "reward.max_failure_share": (0.0, 1.0),
+}
+
+
+def cases(table):
+    return [(name, value) for name, values in table.items() for value in values]
+
+
+def config(**groups) -> RPOConfig:
+    made = RPOConfig(**groups)
+    made.check()
+    return made
+
+
+def with_value(name: str, value) -> RPOConfig:
+    group, option = name.split(".")
+    return config(**{group: GROUPS[group](**{option: value})})
+
+
+def test_the_defaults_are_accepted():
+    config()
+
+
+@pytest.mark.parametrize(("name", "value"), cases(REFUSED))
+def test_a_value_out_of_range_is_refused_and_the_option_named(name, value):
+    group = name.split(".")[0]
+    with pytest.raises(OptionError, match=rf"^--rpo\.{group}\."):
+        with_value(name, value)
+
+
+@pytest.mark.parametrize(("name", "value"), cases(ACCEPTED))
+def test_the_ends_of_a_range_are_accepted(name, value):
+    with_value(name, value)
+
+
+def test_every_option_without_a_list_of_choices_has_a_range():
+    free = {
+        f"{name}.{f.name}"
+        for name, group in GROUPS.items()
+        for f in fields(group)
+        if not f.metadata["choices"] and not isinstance(f.default, bool)
+    }
+    assert free == set(REFUSED) | NOT_CHECKED
+
+
+@pytest.mark.parametrize("mode", ["include", "weighted"])
+def test_prefix_tokens_in_the_loss_need_their_log_probs(mode):
+    with pytest.raises(OptionError, match="needs the stored log-probs"):
+        config(prefix_loss=PrefixLossOptions(mode=mode), cache=CacheOptions(log_probs=False))
+    config(prefix_loss=PrefixLossOptions(mode="mask"), cache=CacheOptions(log_probs=False))
+
+
+def test_weights_are_one_for_each_reward():
+    config(reward=RewardOptions(functions="math,format", weights="1,0.1"))
+    with pytest.raises(OptionError, match="one weight for each"):
+        config(reward=RewardOptions(functions="math", weights="1,0.1"))
+
+
+# ── On the command line ──
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser()
+    add_options(made)
+    return made
+
+
+def parsed(*words: str) -> RPOConfig:
+    return RPOConfig.from_namespace(nest(parser().parse_args(words)).rpo)
+
+
+def test_without_options_the_parser_gives_the_defaults():
+    assert parsed() == RPOConfig()
+
+
+def test_a_value_is_of_the_type_of_its_default():
+    rpo = parsed("--rpo.init.max_new_tokens", "9", "--rpo.init.top_p", "1", "--rpo.enable", "no", "--rpo.cut.max", "fixed:3")
+    assert (rpo.init.max_new_tokens, rpo.init.top_p, rpo.enable, rpo.cut.max) == (9, 1.0, False, "fixed:3")
+    assert isinstance(rpo.init.top_p, float)
+
+
+@pytest.mark.parametrize("text", ["true", "True", "1", "yes", "on"])
+def test_true(text):
+    assert parsed("--rpo.update.enable", text).update.enable is True
+
+
+@pytest.mark.parametrize("text", ["false", "FALSE", "0", "no", "off"])
+def test_false(text):
+    assert parsed("--rpo.update.enable", text).update.enable is False
+
+
+def options_with_choices():
+    return [a for a in parser()._actions if a.choices]
+
+
+@pytest.mark.parametrize("action", options_with_choices(), ids=lambda a: a.dest)
+def test_a_choice_that_is_not_listed_is_refused(action, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        parser().parse_args([action.option_strings[0], "nonsense"])
+    assert stopped.value.code == 2
+    assert action.option_strings[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--rpo.enable", "maybe"), ("--rpo.init.n_samples", "two"), ("--rpo.cut.fresh_share", "x")])
+def test_a_value_of_the_wrong_type_is_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args(words)
+    assert words[0] in capsys.readouterr().err
+
+
+def test_every_option_has_a_line_of_help_with_its_default():
+    for action in parser()._actions[1:]:
+        assert action.help and f"(default: {action.default})" in action.help
