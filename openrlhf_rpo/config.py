@@ -195,6 +195,7 @@ class RewardOptions:
         None, "shipped rewards, comma separated: math, format, cosine; instead of --reward.remote_url"
     )
     weights: str | None = option(None, "weights of the shipped rewards, comma separated (default: 1 each)")
+    cosine_max_len: int = option(1000, "cosine: path length in tokens beyond which length changes nothing any more")
     timeout: float = option(30.0, "seconds a reward call may take before its process is killed")
     workers: int = option(2, "reward worker processes")
     on_failure: float = option(0.0, "reward of a sample whose reward call raised or timed out")
@@ -203,6 +204,7 @@ class RewardOptions:
     def check(self) -> None:
         _need(0 < self.timeout < math.inf, "reward.timeout", self.timeout, "above 0")
         _need(math.isfinite(self.on_failure), "reward.on_failure", self.on_failure, "a number")
+        _need(self.cosine_max_len >= 1, "reward.cosine_max_len", self.cosine_max_len, "at least 1")
         _need(self.workers >= 1, "reward.workers", self.workers, "at least 1")
         _need(0 <= self.max_failure_share <= 1, "reward.max_failure_share", self.max_failure_share, "a share")
         if self.weights is not None:

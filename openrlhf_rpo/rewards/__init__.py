@@ -7,11 +7,11 @@ from openrlhf_rpo.rewards.cosine import cosine_reward
 from openrlhf_rpo.rewards.format import format_reward
 from openrlhf_rpo.rewards.math import math_reward
 
-# name -> (response, its accuracy, its length in tokens) -> reward
-SHIPPED: dict[str, Callable[[str, float, int], float]] = {
-    "math": lambda response, accuracy, length: accuracy,
-    "format": lambda response, accuracy, length: format_reward(response),
-    "cosine": lambda response, accuracy, length: cosine_reward(accuracy > 0, length),
+# name -> (response, its accuracy, its length in tokens, the length at which the cosine ends) -> reward
+SHIPPED: dict[str, Callable[[str, float, int, int], float]] = {
+    "math": lambda response, accuracy, length, max_len: accuracy,
+    "format": lambda response, accuracy, length, max_len: format_reward(response),
+    "cosine": lambda response, accuracy, length, max_len: cosine_reward(accuracy > 0, length, max_len=max_len),
 }
 _NEED_ACCURACY = {"math", "cosine"}
 
@@ -19,7 +19,7 @@ _NEED_ACCURACY = {"math", "cosine"}
 WeightedReward = Callable[[str, str, int], tuple[float, float]]
 
 
-def weighted_sum(functions: str, weights: str | None = None) -> WeightedReward:
+def weighted_sum(functions: str, weights: str | None = None, cosine_max_len: int = 1000) -> WeightedReward:
     """The sum of the named rewards, each times its weight (1 by default), as one function giving (reward, score).
 
     ``functions`` and ``weights`` are comma separated. The score is the accuracy when math or cosine is among them,
@@ -34,7 +34,7 @@ def weighted_sum(functions: str, weights: str | None = None) -> WeightedReward:
 
     def reward_and_score(response: str, label: str, length: int) -> tuple[float, float]:
         accuracy = math_reward(response, label) if need_accuracy else 0.0
-        terms = (scale * SHIPPED[name](response, accuracy, length) for name, scale in zip(names, scales, strict=True))
+        terms = (scale * SHIPPED[name](response, accuracy, length, cosine_max_len) for name, scale in zip(names, scales, strict=True))
         reward = fsum(terms)
         return reward, (accuracy if need_accuracy else reward)
 

@@ -48,11 +48,12 @@ class ShippedRewards:
 
     functions: str
     weights: str | None = None
+    cosine_max_len: int = 1000
 
     def load(self) -> RewardCall:
         from openrlhf_rpo.rewards import weighted_sum  # here: a worker of a user's file needs no math-verify
 
-        reward_and_score = weighted_sum(self.functions, self.weights)
+        reward_and_score = weighted_sum(self.functions, self.weights, self.cosine_max_len)
         return lambda r: RewardResult(*reward_and_score(r.response, r.label, r.response_length))
 
 

@@ -92,7 +92,7 @@ def check_reward_source(options: RewardOptions, remote_urls: list[str] | None) -
 
 def _source(options: RewardOptions, remote_urls: list[str] | None) -> ShippedRewards | RewardFile | list[str] | None:
     if options.functions:
-        return ShippedRewards(options.functions, options.weights)
+        return ShippedRewards(options.functions, options.weights, options.cosine_max_len)
     if not remote_urls:
         return None
     return RewardFile(remote_urls[0]) if remote_urls[0].endswith(".py") else list(remote_urls)

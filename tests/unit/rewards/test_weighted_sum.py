@@ -49,3 +49,7 @@ def test_weights_that_do_not_fit_are_refused(weights):
 
 def test_plain_openrlhf_can_load_the_math_reward_as_a_file():
     assert reward_func(["Q: \\boxed{1}? \\boxed{42}"], ["Q: \\boxed{1}? "], ["42"]) == {"rewards": 1.0, "scores": 1.0}
+
+
+def test_the_length_at_which_the_cosine_ends_is_an_option():
+    assert weighted_sum("cosine", None, 4000)("\\boxed{42}", "42", 2000) == (pytest.approx(0.75), 1.0)
