@@ -101,14 +101,11 @@ def tuning_arms(level: str) -> list[Arm]:
     """Learning rates around the trial's, for each arm; and one other batch shape for the baseline."""
     grpo, _, paper, rpo = arms(level)
     replay = {
-        "lag1": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0)),
-        "lag1_whole": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0), ("rpo.cut.max", "ratio:1.0")),
-        "lag1_fresh": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0.25)),
-        "episodes": (("rpo.replay.lag", 0), ("rpo.cut.fresh_share", 0.25)),
+        "half": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0)),
+        "whole": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0), ("rpo.cut.max", "ratio:1.0")),
     }
-    variants = [replace(rpo, name=f"rpo_{name}", options=options) for name, options in replay.items()]
-    variants += [grpo, replace(grpo, lr=1e-4), replace(grpo, questions=4, samples=8)]
-    variants += [paper, replace(paper, lr=1e-4)]
+    variants = [replace(rpo, name=f"rpo_{name}", lr=1e-4, steps=48, options=options) for name, options in replay.items()]
+    variants += [replace(grpo, lr=1e-4), grpo, replace(paper, lr=1e-4, steps=64)]
     return variants
 
 
