@@ -85,14 +85,14 @@ def arms(level: str) -> list[Arm]:
         "main": [
             Arm("grpo", 32, 3e-4, options=PLAIN),
             Arm("grpo_capped", 48, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 128))),
-            Arm("paper", 96, 3e-4, options=(("rpo.preset", "paper"),)),
-            Arm("rpo", 64, 3e-4),
+            Arm("paper", 64, 3e-4, options=(("rpo.preset", "paper"),)),
+            Arm("rpo", 48, 3e-4),
         ],
         "hard": [
             Arm("grpo", 32, 3e-4, options=PLAIN),
             Arm("grpo_capped", 48, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 128))),
-            Arm("paper", 96, 3e-4, options=(("rpo.preset", "paper"),)),
-            Arm("rpo", 64, 3e-4),
+            Arm("paper", 64, 3e-4, options=(("rpo.preset", "paper"),)),
+            Arm("rpo", 48, 3e-4),
         ],
     }[level]
 
@@ -100,12 +100,10 @@ def arms(level: str) -> list[Arm]:
 def tuning_arms(level: str) -> list[Arm]:
     """Learning rates around the trial's, for each arm; and one other batch shape for the baseline."""
     grpo, _, paper, rpo = arms(level)
-    replay = {
-        "half": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0)),
-        "whole": (("rpo.replay.lag", 1), ("rpo.cut.fresh_share", 0), ("rpo.cut.max", "ratio:1.0")),
-    }
-    variants = [replace(rpo, name=f"rpo_{name}", lr=1e-4, steps=48, options=options) for name, options in replay.items()]
-    variants += [replace(grpo, lr=1e-4), grpo, replace(paper, lr=1e-4, steps=64)]
+    whole = (("rpo.cut.max", "ratio:1.0"),)
+    variants = [replace(rpo, lr=lr) for lr in (1e-4, 2e-4)]
+    variants += [replace(rpo, name="rpo_whole", lr=lr, options=whole) for lr in (1e-4, 2e-4)]
+    variants += [grpo, replace(grpo, lr=1e-4), replace(paper, lr=1e-4)]
     return variants
 
 

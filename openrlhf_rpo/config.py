@@ -54,12 +54,16 @@ class InitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """How soon a question is visited again, --train.num_episodes times in all."""
+    """Which questions a step visits (where a cached path is cut is another matter)."""
 
-    lag: int = option(0, "batches of new questions between two visits of a question; 0: a whole episode (the paper)")
+    share: float = option(
+        0.75,
+        "share of a batch that replays cached paths, least recently visited first; the rest comes from the data in order "
+        "and starts from the bare question. 0: data order alone, a path is replayed when its question comes again (the paper)",
+    )
 
     def check(self) -> None:
-        _need(self.lag >= 0, "replay.lag", self.lag, "0 or more batches")
+        _need(0 <= self.share < 1, "replay.share", self.share, "at least 0 and below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +75,7 @@ class CutOptions:
         "ratio:0.5", "L, the largest cut: ratio:R of the shortest path of the question's last group, or fixed:N tokens"
     )
     scope: str = option("group", "one cut for the group (shared prefix) or one for each sample", ("group", "sample"))
-    fresh_share: float = option(0.25, "share of groups that start from the bare question although a path is cached")
+    fresh_share: float = option(0.0, "share of replayed groups that start from the bare question all the same")
 
     def check(self) -> None:
         self.parse_max()
@@ -173,17 +177,17 @@ class UpdateOptions:
 class CacheOptions:
     """Where the path cache lives."""
 
-    url: str | None = option(None, "SQLAlchemy URL (default: SQLite, rpo_cache.db below --ckpt.path)")
+    url: str | None = option(None, "SQLAlchemy URL of an SQLite file (default: rpo_cache.db below --ckpt.path)")
     log_probs: bool = option(
         True, "store the sampled tokens' log-probs with each path (needed by prefix_loss include and weighted)"
     )
 
     def check(self) -> None:
         _need(
-            self.url is None or "://" in self.url,
+            self.url is None or self.url.startswith("sqlite:///"),
             "cache.url",
             self.url,
-            "an SQLAlchemy URL such as sqlite:///cache.db",
+            "expected sqlite:///PATH; other databases are not supported yet",
         )
 
 

@@ -30,7 +30,7 @@ from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout, Sampling
 from openrlhf_rpo.rollout.scoring import make_scorer
 from openrlhf_rpo.run_files import cache_copy_path, cache_url, fingerprints
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker
-from openrlhf_rpo.types import Group, Path, StepRecord
+from openrlhf_rpo.types import Group, Path, Question, StepRecord
 from openrlhf_rpo.upstream import BasePPOTrainer, compute_eval_metrics, get_tokenizer
 
 
@@ -92,8 +92,8 @@ class _RPOTrainer(BasePPOTrainer):
             questions,
             args.train.seed,
             args.train.num_episodes,
-            lag=self.config.replay.lag * args.rollout.batch_size,
         )
+        self.by_id = {q.question_id: q for q in questions}
         self.cache = PathCache.open(
             cache_url(args),
             fingerprints(args, questions, tokenizer),
@@ -123,7 +123,7 @@ class _RPOTrainer(BasePPOTrainer):
         self.initialize_cache()
         if step == 0:
             self.evaluate(step)
-        while (batch := self.collect_batch(step + 1)) is not None:
+        while step < self.max_steps and (batch := self.collect_batch(step + 1)) is not None:
             self.start_clock()
             with self.clock("log_probs"):
                 experiences = self.make_experience(batch.kept)
@@ -179,12 +179,19 @@ class _RPOTrainer(BasePPOTrainer):
                     f"differ. Make the questions harder or easier, raise --rollout.n_samples_per_prompt, or raise "
                     f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
                 )
-            questions = self.stream.take(size - len(kept), exclude=tried)
-            if len(questions) < size - len(kept):
+            replayed = self.questions_to_replay(size - len(kept), tried)
+            new = self.stream.take(size - len(kept) - len(replayed), tried | {q.question_id for q in replayed})
+            if len(replayed) + len(new) < size - len(kept):
                 return None
-            for group in self.rollout.roll_out(questions, step):
+            bare = {q.question_id for q in new} if self.config.replay.share else set()
+            for group in self.rollout.roll_out(replayed + new, step, bare):
                 (kept if self.has_signal(group) else dropped).append(group)
         return Batch(kept, dropped)
+
+    def questions_to_replay(self, n: int, exclude: set[str]) -> list[Question]:
+        """``replay.share`` of ``n`` questions from the cache, those not visited for the longest time first."""
+        wanted = int(self.config.replay.share * n)
+        return [self.by_id[i] for i in self.cache.least_recently_visited(wanted, exclude)] if wanted else []
 
     def has_signal(self, group: Group) -> bool:
         """Whether dynamic sampling keeps the group: its scores (or shaped rewards) differ, their mean is in range."""

@@ -46,7 +46,7 @@ def _table(actions: list[argparse.Action]) -> str:
 
 def _presets(actions: list[argparse.Action]) -> str:
     """What each preset sets, beside the default. The length of the overlong buffer depends on the run."""
-    names = {"reward.overlong_buffer_len": None} | {option: None for preset in PRESETS.values() for option in preset}
+    names = {"reward.overlong_buffer_len"} | {option for preset in PRESETS.values() for option in preset}
     by_name = {action.dest: action for action in actions}
     rows = [
         (_code(f"--{name}"), _default(by_name[name]), *(_preset_value(preset, name) for preset in PRESETS))
@@ -59,7 +59,10 @@ def _presets(actions: list[argparse.Action]) -> str:
 def _preset_value(preset: str, name: str) -> str:
     if (preset, name) == ("dapo", "reward.overlong_buffer_len"):
         return "a fifth of the longest answer"
-    return _code(PRESETS[preset][name]) if name in PRESETS[preset] else ""
+    if name not in PRESETS[preset]:
+        return ""
+    value = PRESETS[preset][name]
+    return "on" if value is True else _code(value)
 
 
 def _upstream(actions: list[argparse.Action]) -> dict[str, list[argparse.Action]]:
@@ -73,17 +76,21 @@ def _upstream(actions: list[argparse.Action]) -> dict[str, list[argparse.Action]
 
 
 def _summary(group: type) -> str:
-    return (group.__doc__ or "").strip().splitlines()[0] + "\n"
+    """A group's line of documentation; the spec it names is concepts.md, section by section."""
+    line = (group.__doc__ or "").strip().splitlines()[0]
+    return re.sub(r"spec section (\d)", r"[concepts](concepts.md), section \1", line) + "\n"
 
 
 def _default(action: argparse.Action) -> str:
     if action.nargs == 0:
-        return "on" if action.default else "off"
-    if isinstance(action.default, bool):
-        return _code(str(action.default).lower())
+        return "on" if action.default == action.const else "off"
     if action.default is None or action.default == "":
         return ""
-    return _code(re.sub(r"\d{4}T\d\d:\d\d", "<time>", str(action.default)))  # the time in the default name of a run
+    if isinstance(action.default, bool):
+        return _code(str(action.default).lower())
+    if isinstance(action.default, str):
+        return _code(re.sub(r"\d{4}T\d\d:\d\d", "<time>", action.default))  # in the default name of a run
+    return _code(action.default)
 
 
 def _values(action: argparse.Action) -> str:
@@ -103,7 +110,7 @@ def _help(action: argparse.Action) -> str:
 
 
 def _code(value: object) -> str:
-    return f"`{' '.join(map(str, value)) if isinstance(value, list) else value}`"
+    return f"`{' '.join(map(str, value)) if isinstance(value, list | tuple) else value}`"
 
 
 def _markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

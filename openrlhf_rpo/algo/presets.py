@@ -9,7 +9,7 @@
 RPO_PAPER: dict[str, object] = {
     "rpo.init.mode": "bulk",
     "rpo.init.max_tries": 1,
-    "rpo.replay.lag": 0,
+    "rpo.replay.share": 0.0,
     "rpo.cut.max": "ratio:0.5",  # its accuracy table; the timing tables have fixed:300, fixed:500 and fixed:800
     "rpo.cut.scope": "group",
     "rpo.cut.fresh_share": 0.0,

@@ -6,7 +6,7 @@ step <= t, so that going back to step t is deleting what is newer.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any, TypeVar
 
 from sqlalchemy import Select, and_, delete, distinct, func, insert, select
@@ -114,6 +114,30 @@ class PathCache:
         """The questions that have a cached path: what an interrupted bulk initialisation need not sample again."""
         with self._database.transaction() as session:
             return set(session.scalars(select(PathRow.question_id).where(PathRow.slot == _SLOT).distinct()))
+
+    def least_recently_visited(self, n: int, exclude: Set[str] = frozenset()) -> list[str]:
+        """Up to ``n`` questions to replay: they have a path, are not to start bare, and waited longest since a visit.
+
+        Ties go by question id, so that a resumed run finds the same ones.
+        """
+        visited = func.coalesce(func.max(VisitRow.step), 0)
+        query = (
+            select(PathRow.question_id, visited)
+            .join(VisitRow, VisitRow.question_id == PathRow.question_id, isouter=True)
+            .where(PathRow.slot == _SLOT)
+            .group_by(PathRow.question_id)
+            .order_by(visited, PathRow.question_id)
+        )
+        found: list[str] = []
+        with self._database.transaction() as session:
+            rows = session.execute(query).all()
+        for start in range(0, len(rows), _CHUNK):
+            ids = [question_id for question_id, _ in rows[start : start + _CHUNK] if question_id not in exclude]
+            visits = self.visits(ids)
+            found += [i for i in ids if i not in visits or not visits[i].start_bare]
+            if len(found) >= n:
+                break
+        return found[:n]
 
     def count(self) -> int:
         """The number of questions that have a cached path."""

@@ -65,6 +65,9 @@ def patch_engine(module: Any) -> None:
 
     async def on_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
         kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32}
+        # A prefill cut in two rewinds the request's seeded generator, which a CPU generator cannot do.
+        longest = kwargs.get("max_model_len") or 0
+        kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, longest)}
         kwargs.pop("gpu_memory_utilization", None)
         await start(self, *args, **kwargs)
 

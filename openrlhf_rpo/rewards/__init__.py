@@ -34,7 +34,10 @@ def weighted_sum(functions: str, weights: str | None = None, cosine_max_len: int
 
     def reward_and_score(response: str, label: str, length: int) -> tuple[float, float]:
         accuracy = math_reward(response, label) if need_accuracy else 0.0
-        terms = (scale * SHIPPED[name](response, accuracy, length, cosine_max_len) for name, scale in zip(names, scales, strict=True))
+        terms = (
+            scale * SHIPPED[name](response, accuracy, length, cosine_max_len)
+            for name, scale in zip(names, scales, strict=True)
+        )
         reward = fsum(terms)
         return reward, (accuracy if need_accuracy else reward)
 

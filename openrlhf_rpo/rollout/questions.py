@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets.exceptions import DatasetGenerationError
 
-from openrlhf_rpo.algo.visit_order import visit_order
+from openrlhf_rpo.algo.draws import episode_order
 from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import PromptDataset, UsageError, blending_datasets
 
@@ -72,31 +72,38 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, flag: str) -> list
 
 
 class QuestionStream:
-    """Every visit of the run as one stream; ``position`` visits have been consumed. The order is keyed by the seed."""
+    """The data, episode after episode, each in a keyed order; ``position`` visits have been consumed."""
 
-    def __init__(self, questions: Sequence[Question], seed: int, episodes: int, lag: int = 0) -> None:
+    def __init__(self, questions: Sequence[Question], seed: int, episodes: int) -> None:
         self.questions = questions
         self.position = 0
-        self._order = visit_order(seed, len(questions), episodes, lag)
+        self._seed = seed
+        self._episodes = episodes
+        self._order: tuple[int, list[int]] = (-1, [])  # an episode and its order
 
     @property
     def episode(self) -> int:
-        """Passes over the data, by the number of visits."""
+        """Passes over the data that are complete."""
         return self.position // len(self.questions)
 
     @property
     def remaining(self) -> int:
-        return len(self._order) - self.position
+        return len(self.questions) * self._episodes - self.position
 
     def take(self, n: int, exclude: Set[str] = frozenset()) -> list[Question]:
         """The next ``n`` questions, fewer at the end of the data; none twice, and none of ``exclude``.
 
-        A question that comes again within a batch is passed by.
+        A question that comes again within a batch, because the episode turned over, is passed by.
         """
         taken: dict[str, Question] = {}
         while len(taken) < n and self.remaining > 0:
-            question = self.questions[self._order[self.position]]
+            question = self.questions[self._episode_order()[self.position % len(self.questions)]]
             if question.question_id not in exclude:
                 taken.setdefault(question.question_id, question)
             self.position += 1
         return list(taken.values())
+
+    def _episode_order(self) -> list[int]:
+        if self._order[0] != self.episode:
+            self._order = (self.episode, episode_order(self._seed, self.episode, len(self.questions)))
+        return self._order[1]

@@ -1,7 +1,7 @@
 """One step's rollout: choose each group's prefix, let the engines finish it, score and shape what came back."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -60,15 +60,18 @@ class Rollout:
             max_path_length=args.rollout.max_new_tokens,
         )
 
-    def roll_out(self, questions: Sequence[Question], step: int) -> list[Group]:
-        """The groups of one training step, in the order of ``questions``; scored unless a reward model will."""
+    def roll_out(self, questions: Sequence[Question], step: int, bare: Set[str] = frozenset()) -> list[Group]:
+        """The groups of one training step, in the order of ``questions``; scored unless a reward model will.
+
+        The questions named in ``bare`` start from the bare question although a path may be cached.
+        """
         started = time.perf_counter()
         ids = [q.question_id for q in questions]
         paths, visits = self.cache.paths(ids), self.cache.visits(ids)
         self.timing["cache"] += time.perf_counter() - started
         prefixes = [
             choose_prefixes(
-                paths.get(q.question_id),
+                None if q.question_id in bare else paths.get(q.question_id),
                 visits.get(q.question_id),
                 self.sampling.n_samples,
                 self.config.cut,

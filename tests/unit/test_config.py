@@ -6,8 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from openrlhf_rpo.config import GROUPS, OptionError, PrefixLossOptions, RPOConfig, add_options
-from openrlhf_rpo.config import CacheOptions, RewardOptions
+from openrlhf_rpo.config import GROUPS, CacheOptions, OptionError, PrefixLossOptions, RewardOptions, RPOConfig, add_options
 from openrlhf_rpo.upstream import nest
 
 REFUSED = {
@@ -24,11 +23,13 @@ REFUSED = {
     "shaping.alpha": (-0.01, math.inf, math.nan),
     "shaping.min": (1.1, math.nan),
     "shaping.max": (0.4, math.nan),
+    "replay.share": (-0.1, 1.0),
     "prefix_loss.cap": (0.0, -1.0, math.nan),
     "dynamic.max_batches": (0,),
     "update.epsilon": (-0.1, 1.1, math.nan),
-    "cache.url": ("cache.db",),
+    "cache.url": ("cache.db", "postgresql://host/db"),
     "reward.weights": ("1,1", "1"),
+    "reward.cosine_max_len": (0,),
     "reward.timeout": (0.0, -1.0, math.inf, math.nan),
     "reward.workers": (0,),
     "reward.on_failure": (math.nan, math.inf),
@@ -46,7 +47,7 @@ ACCEPTED = {
     "shaping.min": (1.0, -1.0),
     "prefix_loss.cap": (0.1, 10.0),
     "update.epsilon": (0.0, 1.0),
-    "cache.url": ("sqlite:///cache.db", "postgresql://host/db"),
+    "cache.url": ("sqlite:///cache.db", "sqlite:////tmp/cache.db"),
     "reward.on_failure": (-1.0,),
     "reward.max_failure_share": (0.0, 1.0),
 }
@@ -95,7 +96,7 @@ def test_every_option_without_a_list_of_choices_has_a_range():
 
 @pytest.mark.parametrize("mode", ["include", "weighted"])
 def test_prefix_tokens_in_the_loss_need_their_log_probs(mode):
-    with pytest.raises(OptionError, match="needs the stored log-probs"):
+    with pytest.raises(OptionError, match="needs stored log-probs: drop --rpo.cache.log_probs false"):
         config(prefix_loss=PrefixLossOptions(mode=mode), cache=CacheOptions(log_probs=False))
     config(prefix_loss=PrefixLossOptions(mode="mask"), cache=CacheOptions(log_probs=False))
 
@@ -151,7 +152,9 @@ def test_a_choice_that_is_not_listed_is_refused(action, capsys):
     assert action.option_strings[0] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("--rpo.enable", "maybe"), ("--rpo.init.n_samples", "two"), ("--rpo.cut.fresh_share", "x")])
+@pytest.mark.parametrize(
+    "words", [("--rpo.enable", "maybe"), ("--rpo.init.n_samples", "two"), ("--rpo.cut.fresh_share", "x")]
+)
 def test_a_value_of_the_wrong_type_is_refused(words, capsys):
     with pytest.raises(SystemExit):
         parser().parse_args(words)

@@ -1,7 +1,7 @@
 """OpenRLHF 0.11.2 as this package expects it: its options, its checks, its classes.
 
-``python tests/unit/test_upstream.py > tests/unit/upstream_options.txt`` (from the root of the repository) pins the option set
-anew, after the version was moved on purpose.
+After the version was moved on purpose, this pins the option set anew, from the root of the repository:
+``python tests/unit/test_upstream.py > tests/unit/upstream_options.txt``
 """
 
 import argparse

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# RPO on two CPU cores, nothing to download: the harder of the two shipped base models on 128 questions of the testbed,
+# four visits each, 8 questions x 4 samples a step. To try options and to debug; `make demo` is the shorter look.
+#
+# Needs: the environment of `make env`, active (source .venv/bin/activate). No GPU.
+# Folders: runs/laptop in the repository. Further flags are passed on.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+python -c 'from openrlhf_rpo.testbed import write_dataset; write_dataset("hard", "runs/laptop/data", 128, 64, seed=0)'
+python -m openrlhf_rpo.cli.train_rpo_ray \
+    --actor.model_name_or_path "$PWD/openrlhf_rpo/testbed/weights/hard" \
+    --data.prompt_dataset "$PWD/runs/laptop/data/train.jsonl" \
+    --data.input_key question \
+    --data.label_key answer \
+    --data.max_len 768 \
+    --rollout.batch_size 8 \
+    --rollout.n_samples_per_prompt 4 \
+    --rollout.micro_batch_size 16 \
+    --train.batch_size 32 \
+    --train.micro_batch_size 16 \
+    --train.num_episodes 4 \
+    --rpo.preset grpo \
+    --rpo.reward.functions math \
+    --algo.kl.init_coef 0 \
+    --eval.dataset "$PWD/runs/laptop/data/heldout.jsonl" \
+    --eval.steps 16 \
+    --eval.temperature 1.0 \
+    --eval.n_samples_per_prompt 2 \
+    --actor.adam.lr 3e-4 \
+    --actor.lr_scheduler constant \
+    --actor.num_gpus_per_node 1 \
+    --vllm.num_engines 1 \
+    --ckpt.path "$PWD/runs/laptop/checkpoints" \
+    --ckpt.output_dir "$PWD/runs/laptop/model" \
+    --ckpt.save_steps 16 \
+    --logger.tensorboard_dir "$PWD/runs/laptop/tensorboard" \
+    "$@"

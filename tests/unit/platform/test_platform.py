@@ -1,0 +1,148 @@
+"""A CPU host is made fit for OpenRLHF; a GPU host is left alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_rpo import platform
+from openrlhf_rpo.platform import cpu
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in (platform.DEVICE_ENV, *platform.CPU_ENV):
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def run(program: str, device: str) -> list[str]:
+    """The lines that a fresh process prints."""
+    env = os.environ | {platform.DEVICE_ENV: device, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split("\n")[:-1]
+
+
+# ── The choice ──
+
+
+@pytest.mark.parametrize(
+    ("option", "cluster_gpus", "driver_has_cuda", "expected"),
+    [
+        ("auto", 0.0, False, "cpu"),
+        ("auto", 8.0, False, "cuda"),
+        ("auto", 0.0, True, "cuda"),
+        ("cpu", 8.0, True, "cpu"),
+        ("cuda", 0.0, False, "cuda"),
+    ],
+)
+def test_choice_of_the_device(monkeypatch, option, cluster_gpus, driver_has_cuda, expected):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: driver_has_cuda)
+    assert platform.choose(option, cluster_gpus) == expected
+    assert platform.device() == expected
+
+
+def test_a_choice_is_made_anew_for_each_run(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    platform.choose("cuda", 0.0)
+    assert platform.choose("auto", 0.0) == "cpu"
+
+
+def test_workers_are_told_the_device_and_what_a_cpu_host_needs():
+    platform.choose("cpu", 0.0)
+    assert platform.worker_env() == {platform.DEVICE_ENV: "cpu"} | platform.CPU_ENV
+    assert platform.worker_env()["OMP_NUM_THREADS"] == "1"
+
+
+def test_workers_on_a_gpu_host_are_told_nothing_else():
+    os.environ["OMP_NUM_THREADS"] = "3"
+    platform.choose("cuda", 0.0)
+    assert platform.worker_env() == {platform.DEVICE_ENV: "cuda"}
+
+
+def test_what_the_user_has_set_stays():
+    os.environ["OMP_NUM_THREADS"] = "3"
+    platform.choose("cpu", 0.0)
+    assert platform.worker_env()["OMP_NUM_THREADS"] == "3"
+
+
+def test_the_setup_hook_names_prepare():
+    module, _, name = platform.SETUP_HOOK.rpartition(".")
+    assert getattr(sys.modules[module], name) is platform.prepare
+
+
+# ── What prepare does ──
+
+
+def test_on_a_gpu_host_nothing_is_patched():
+    program = """
+import sys, torch
+current, modules = torch.cuda.current_device, set(sys.modules)
+from openrlhf_rpo import platform
+platform.prepare()
+print(torch.cuda.current_device is current)
+print(sorted(name for name in set(sys.modules) - modules if not name.startswith('openrlhf_rpo')))
+print('flash_attn' in sys.modules)
+import ray.actor, ray.util.placement_group
+print(ray.actor.ActorClass.options.__module__, ray.util.placement_group.__module__)
+"""
+    assert run(program, "cuda") == ["True", "[]", "False", "ray.actor ray.util.placement_group"]
+
+
+def test_on_a_cpu_host_what_asks_for_a_cuda_device_gets_the_cpu():
+    program = """
+from openrlhf_rpo import platform
+platform.choose("cpu", 0.0)
+platform.prepare()
+platform.prepare()
+import torch
+print(torch.cuda.current_device(), torch.zeros(1).to(torch.cuda.current_device()).device)
+print(torch.device(f"cuda:{torch.cuda.current_device()}"))
+print(torch.cuda.synchronize(), torch.cuda.empty_cache(), torch.cuda.set_device(0))
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+print(len(NaiveReplayBuffer(4)))
+from openrlhf.utils.deepspeed import DeepspeedStrategy
+print(DeepspeedStrategy.moving_average.__defaults__)
+"""
+    assert run(program, "cpu") == ["cpu cpu", "cuda:0", "None None None", "0", "(0.992, 'cpu')"]
+
+
+def test_actors_on_a_cpu_host_ask_for_no_gpu():
+    asked = []
+
+    class ActorClass:
+        def options(self, **kwargs):
+            asked.append(kwargs)
+
+    cpu._actors_ask_for_no_gpu(SimpleNamespace(ActorClass=ActorClass))
+    ActorClass().options(num_gpus=0.2, num_cpus=0.2)
+    ActorClass().options(num_cpus=1)
+    assert asked == [{"num_gpus": 0, "num_cpus": 0.2}, {"num_gpus": 0, "num_cpus": 1}]
+
+
+def test_placement_groups_on_a_cpu_host_ask_for_no_gpu():
+    asked = []
+    module = SimpleNamespace(placement_group=lambda bundles, strategy: asked.append((bundles, strategy)))
+    cpu._bundles_ask_for_no_gpu(module)
+    module.placement_group([{"GPU": 1, "CPU": 1}] * 2, strategy="PACK")
+    assert asked == [([{"CPU": 1}] * 2, "PACK")]
+
+
+def test_preparing_loads_neither_torch_nor_openrlhf():
+    """A Ray worker is prepared before it knows what it will be."""
+    program = """
+import sys
+from openrlhf_rpo import platform
+platform.prepare()
+print([name for name in ('torch', 'openrlhf', 'ray', 'vllm', 'deepspeed') if name in sys.modules])
+"""
+    assert run(program, "cpu") == ["[]"]

@@ -1,0 +1,214 @@
+"""A step's rollout with stand-ins for the engines and the rewards: what is asked of them, and what comes of it."""
+
+from collections.abc import Iterator
+
+import pytest
+from transformers import AutoTokenizer
+
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli import options
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.rollout.engine import Generated
+from openrlhf_rpo.rollout.reward_pool import RewardResult
+from openrlhf_rpo.rollout.rollout import Rollout
+from openrlhf_rpo.testbed import model_dir
+from openrlhf_rpo.types import CacheDecision, Path, Prefix, Question, StepRecord, Visit
+
+QUESTIONS = [Question("a", "a12+34?", "46"), Question("b", "a1+2?", "3"), Question("c", "b7-3?", "4")]
+END = 1
+
+
+class Engines:
+    """Answers every request with two tokens and the end, the last group first."""
+
+    def __init__(self):
+        self.groups = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
+    def generate(self, groups) -> Iterator:
+        self.groups = groups
+        for i in reversed(range(len(groups))):
+            yield i, [Generated((7, 8 + j % 2, END), (-1.0, -2.0, -3.0), "stop") for j, _ in enumerate(groups[i])]
+
+
+class Rewards:
+    """1 for every even call, with a reward that is not the score."""
+
+    def __init__(self):
+        self.requests = []
+
+    def score(self, requests):
+        self.requests += requests
+        return [RewardResult(reward=(1 - i % 2) * 0.5, score=float(1 - i % 2)) for i in range(len(requests))]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(model_dir("main"))
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """Question a has a path of 20 tokens; b has one, but its last group was all wrong; c has none."""
+    with PathCache.open(f"sqlite:///{tmp_path}/cache.db", {}) as made:
+        log_probs = tuple(-0.25 * (i % 4) - 0.25 for i in range(20))
+        made.commit_initial([Path(q, (*range(2, 21), END), log_probs, "stop", 1.0, 1.0) for q in "ab"])
+        made.mark_initialised()
+        visit = Visit("b", 1, 0, 0, 20, 2, 0, "reset", start_bare=True)
+        made.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(None, visit)])
+        yield made
+
+
+@pytest.fixture
+def rollout(cache, tokenizer):
+    def make(scorer=None, **changes):
+        words = {
+            "actor.model_name_or_path": "model",
+            "rpo.reward.functions": "math",
+            "rpo.preset": "grpo",
+            "data.max_len": 100,
+            "rollout.batch_size": 2,
+            "rollout.n_samples_per_prompt": 4,
+            "rollout.micro_batch_size": 4,
+            "actor.num_gpus_per_node": 1,
+            "train.batch_size": 8,
+            "vllm.num_engines": 1,
+            "rpo.cut.fresh_share": 0,
+            "rollout.top_p": 0.9,
+        } | {name.replace("__", "."): value for name, value in changes.items()}
+        args = options.parse([word for name, value in words.items() for word in (f"--{name}", str(value))])
+        return Rollout(Engines(), scorer, cache, tokenizer, RPOConfig.from_namespace(args.rpo), args)
+
+    return make
+
+
+def test_groups_come_in_the_order_of_the_questions_whatever_finishes_first(rollout):
+    made = rollout()
+    groups = made.roll_out(QUESTIONS, 2)
+    assert [g.question.question_id for g in groups] == ["a", "b", "c"]
+    assert all(len(g.samples) == 4 for g in groups)
+
+
+def test_the_engine_gets_prompt_and_prefix_as_the_ids_that_were_stored(rollout):
+    made = rollout()
+    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    prefix = group.samples[0].prefix
+    assert 0 < len(prefix) < 20 and prefix.token_ids == tuple(range(2, 2 + len(prefix)))
+    assert all(request.token_ids == made.prompt_ids(QUESTIONS[0]) + prefix.token_ids for request in made.generator.groups[0])
+
+
+def test_the_members_of_a_group_share_their_prefix(rollout):
+    group = rollout().roll_out(QUESTIONS[:1], 2)[0]
+    assert len({sample.prefix.token_ids for sample in group.samples}) == 1
+
+
+def test_a_question_without_a_path_or_after_a_reset_starts_from_the_bare_prompt(rollout):
+    made = rollout()
+    _, after_reset, without_path = made.roll_out(QUESTIONS, 2)
+    assert {s.prefix for s in (*after_reset.samples, *without_path.samples)} == {Prefix()}
+    assert made.generator.groups[2][0].token_ids == made.prompt_ids(QUESTIONS[2])
+
+
+def test_prefix_and_response_make_up_the_new_path(rollout):
+    sample = rollout().roll_out(QUESTIONS[:1], 2)[0].samples[1]
+    assert (sample.response_ids, sample.response_log_probs) == ((7, 9, END), (-1.0, -2.0, -3.0))
+    assert sample.path_length == len(sample.prefix) + 3
+    assert len(sample.prefix.log_probs) == len(sample.prefix)
+
+
+def test_the_budget_is_what_the_prefix_leaves(rollout):
+    made = rollout(rollout__max_new_tokens=30)
+    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    assert {r.max_tokens for r in made.generator.groups[0]} == {30 - len(group.samples[0].prefix)}
+
+
+def test_without_a_longest_answer_the_budget_is_what_max_len_leaves(rollout):
+    made = rollout()
+    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    assert made.generator.groups[0][0].max_tokens == 100 - 7 - len(group.samples[0].prefix)  # the prompt has 7 tokens
+
+
+def test_a_factor_of_the_cut_bounds_the_budget(rollout):
+    made = rollout(rpo__budget__rule="factor:1", rpo__budget__floor=1, rpo__cut__max="fixed:10")
+    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    assert {r.max_tokens for r in made.generator.groups[0]} == {group.samples[0].prefix.cut}
+
+
+def test_a_path_that_fills_the_limit_still_leaves_room_for_a_token(rollout):
+    made = rollout(rollout__max_new_tokens=5, rpo__cut__max="fixed:0")
+    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    assert (len(group.samples[0].prefix), made.generator.groups[0][0].max_tokens) == (4, 1)
+
+
+def test_every_request_has_its_own_seed_and_a_resumed_run_the_same_ones(rollout):
+    def seeds(step):
+        made = rollout()
+        made.roll_out(QUESTIONS, step)
+        return [r.seed for group in made.generator.groups for r in group]
+
+    assert len(set(seeds(2))) == 12
+    assert seeds(2) == seeds(2)
+    assert not set(seeds(2)) & set(seeds(3))
+
+
+def test_sampling_options_reach_the_engine(rollout):
+    made = rollout(rollout__temperature=0.7)
+    made.roll_out(QUESTIONS[:1], 2)
+    assert {(r.temperature, r.top_p) for r in made.generator.groups[0]} == {(0.7, 0.9)}
+
+
+def test_evaluation_never_sees_a_prefix(rollout):
+    made = rollout()
+    groups = made.sample_bare(QUESTIONS, made.sampling, -1)
+    assert {s.prefix for group in groups for s in group.samples} == {Prefix()}
+    assert [group[0].token_ids for group in made.generator.groups] == [made.prompt_ids(q) for q in QUESTIONS]
+
+
+def test_progress_is_told_group_by_group_as_they_finish(rollout):
+    made, done = rollout(), []
+    made.sample_bare(QUESTIONS, made.sampling, -1, lambda group: done.append(group.question.question_id))
+    assert done == ["c", "b", "a"]
+
+
+# ── Rewards ──
+
+
+def test_a_reward_sees_prompt_and_whole_path_as_text(rollout, tokenizer):
+    rewards = Rewards()
+    made = rollout(rewards)
+    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    request, sample = rewards.requests[0], group.samples[0]
+    path = [*sample.prefix.token_ids, *sample.response_ids]
+    assert request.query == QUESTIONS[0].prompt + tokenizer.decode(path)
+    assert request.query.endswith("<eos>") and not request.response.endswith("<eos>")
+    assert request.response == tokenizer.decode(path, skip_special_tokens=True)
+    assert (request.prompt, request.label, request.response_length) == ("a12+34?", "46", len(path))
+
+
+def test_scores_stay_and_rewards_are_shaped_by_the_length_of_the_path(rollout):
+    """Equal lengths: 1 / (1 + exp(0)) halves the reward 0.5 to 0.25, which m = 0.1 does not lift."""
+    made = rollout(Rewards(), rpo__shaping__alpha=0.01, rpo__shaping__min=0.1)
+    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    assert [s.score for s in group.samples] == [1.0, 0.0, 1.0, 0.0]
+    assert [s.shaped_reward for s in group.samples] == [0.25, 0.0, 0.25, 0.0]
+
+
+def test_without_shaping_the_reward_is_as_the_function_gave_it(rollout):
+    group = rollout(Rewards()).roll_out(QUESTIONS[:1], 2)[0]
+    assert [s.shaped_reward for s in group.samples] == [0.5, 0.0, 0.5, 0.0]
+
+
+def test_with_a_reward_model_scores_come_later(rollout):
+    samples = rollout().roll_out(QUESTIONS, 2)[0].samples
+    assert {(s.score, s.shaped_reward) for s in samples} == {(None, None)}
+
+
+def test_seconds_are_counted_by_phase(rollout):
+    made = rollout(Rewards())
+    made.roll_out(QUESTIONS, 2)
+    assert set(made.timing) == {"rollout", "reward", "cache"} and all(s > 0 for s in made.timing.values())

@@ -1,0 +1,271 @@
+"""Which tokens the advantages reach, held against upstream's experience maker and against hand-worked numbers."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_rpo.algo.loss_mask import prefix_weights
+from openrlhf_rpo.cli import options
+from openrlhf_rpo.rollout.experience import to_experiences
+from openrlhf_rpo.training.experience_maker import (
+    RPOExperienceMaker,
+    is_prefix,
+    prefix_token_weights,
+    rollout_log_prob_gap,
+)
+from openrlhf_rpo.types import Group, Prefix, Question, Sample
+from openrlhf_rpo.upstream import RemoteExperienceMaker
+
+PROMPT = (10, 11, 12)
+QUESTION = Question("q", "1+1?", "2")
+PREFIX = Prefix((20, 21, 22, 23), (-0.1, -0.2, -0.3, -0.4), 2)
+ESTIMATORS = ["gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"]
+
+
+def training_args(estimator="group_norm", **changes):
+    """Two groups of two samples, micro-batches of three, so that a group is torn apart."""
+    words = {
+        "actor.model_name_or_path": "model",
+        "actor.num_gpus_per_node": 1,
+        "rpo.reward.functions": "math",
+        "algo.advantage.estimator": estimator,
+        "rollout.batch_size": 2,
+        "rollout.n_samples_per_prompt": 2,
+        "rollout.micro_batch_size": 3,
+        "train.batch_size": 4,
+        "vllm.num_engines": 1,
+    } | {name.replace("__", "."): value for name, value in changes.items()}
+    return options.parse([word for name, value in words.items() for word in (f"--{name}", str(value))])
+
+
+def make(cls, args, mode="mask", cap=1.0, shape=None):
+    strategy = SimpleNamespace(args=args)
+    maker = cls(None, None, None, None, SimpleNamespace(value=0.1), strategy, SimpleNamespace(pad_token_id=0))
+    if cls is RPOExperienceMaker:
+        maker.configure(mode, cap, shape)
+    return maker
+
+
+def sample(prefix, length, score, finish="stop"):
+    return Sample(prefix, tuple(range(30, 30 + length)), (-0.5,) * length, finish, score, score)
+
+
+def two_groups(prefix=PREFIX, lengths=(3, 2, 4, 1), scores=(1.0, 0.0, 1.0, 1.0)):
+    members = [sample(prefix, n, score) for n, score in zip(lengths, scores, strict=True)]
+    return [Group(QUESTION, tuple(members[:2])), Group(QUESTION, tuple(members[2:]))]
+
+
+def experiences_of(maker, groups, mode="mask"):
+    """As they are after the forward passes: log-probs, values and KL are arbitrary numbers, the same each time."""
+    generator = torch.Generator().manual_seed(0)
+    samples = [e for group in groups for e in to_experiences(group, PROMPT, mode)]
+    batches = maker.split_rollout_samples(samples)
+    for batch in batches:
+        shape = batch.action_mask.shape
+        batch.action_log_probs = -torch.rand(shape, generator=generator)
+        batch.values = torch.rand(shape, generator=generator) if maker.advantage_estimator == "gae" else None
+        batch.kl = 0.01 * torch.rand(shape, generator=generator)
+    return batches
+
+
+def advantages_of(groups, args, mode="mask", cap=1.0, cls=RPOExperienceMaker):
+    maker = make(cls, args, mode, cap)
+    return maker.compute_advantages_and_returns(experiences_of(maker, groups, mode))
+
+
+def rows(experiences, field="advantages"):
+    return [row for e in experiences for row in getattr(e, field).unbind()]
+
+
+def without_kl(experiences):
+    for e in experiences:
+        e.kl = torch.zeros_like(e.kl)
+    return experiences
+
+
+# ── Which tokens are prefix ──
+
+
+def test_prefix_tokens_are_those_with_loss_before_the_response():
+    """Rows of 3 + 4 + 3 and 3 + 4 + 2 tokens, the second padded."""
+    [batch] = experiences_of(make(RPOExperienceMaker, training_args()), two_groups()[:1], "include")
+    #                                             p1 p2 |a  b  c  d |x  y  <end>
+    assert is_prefix(batch).int().tolist() == [[0, 0, 1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(("prefix", "mode"), [(PREFIX, "mask"), (Prefix(), "include")])
+def test_without_prefix_tokens_in_the_loss_there_are_none(prefix, mode):
+    [batch] = experiences_of(make(RPOExperienceMaker, training_args()), two_groups(prefix)[:1], mode)
+    assert not is_prefix(batch).any()
+
+
+def test_the_log_prob_gap_looks_at_responses_only():
+    """mean(|-0.5 - -0.7|, |-0.5 - -0.1|, 0) = 0.2; the prefix, 5 nats away, does not count."""
+    [batch] = experiences_of(
+        make(RPOExperienceMaker, training_args()), [Group(QUESTION, (sample(PREFIX, 3, 1.0),))], "include"
+    )
+    batch.action_log_probs = torch.tensor([[9.0, 9.0, -5.0, -5.0, -5.0, -5.0, -0.7, -0.1, -0.5]])
+    torch.testing.assert_close(rollout_log_prob_gap(batch), torch.tensor([0.2]))
+
+
+# ── Weights of prefix tokens ──
+
+LOG_PROBS = st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0)), min_size=1, max_size=6)
+
+
+@settings(deadline=None)
+@given(LOG_PROBS, st.floats(0.1, 10))
+def test_prefix_token_weights_are_those_of_the_formula(pairs, cap):
+    now, then = zip(*pairs, strict=True)
+    prefix = Prefix(tuple(range(20, 20 + len(pairs))), then, 1)
+    [e] = to_experiences(Group(QUESTION, (sample(prefix, 2, 1.0),)), PROMPT, "weighted")
+    e.action_log_probs = torch.tensor([[-1.0, -1.0, *now, -2.0, -2.0]])
+    weights = prefix_token_weights(e, cap)[0].tolist()
+    assert weights[:2] == [1.0, 1.0] and weights[-2:] == [1.0, 1.0]
+    expected = prefix_weights(e.action_log_probs[0, 2:-2].tolist(), e.rollout_log_probs[0, 2:-2].tolist(), cap)
+    assert weights[2:-2] == pytest.approx(expected, rel=1e-5, abs=1e-12)
+
+
+def test_weights_scale_the_advantages_of_the_prefix_alone():
+    args = training_args()
+    included = advantages_of(two_groups(), args, "include")
+    weighted = advantages_of(two_groups(), args, "weighted", cap=0.8)
+    for plain, ours in zip(included, weighted, strict=True):
+        torch.testing.assert_close(ours.advantages, plain.advantages * prefix_token_weights(ours, 0.8))
+        response = (ours.action_mask > 0) & ~is_prefix(ours)
+        torch.testing.assert_close(ours.advantages[response], plain.advantages[response])
+        torch.testing.assert_close(ours.returns, plain.returns)
+
+
+# ── Every estimator ──
+
+
+@pytest.mark.parametrize("mode", ["mask", "include", "weighted"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_with_the_empty_prefix_the_advantages_are_upstreams(estimator, mode):
+    args = training_args(estimator)
+    ours = advantages_of(two_groups(Prefix()), args, mode)
+    theirs = advantages_of(two_groups(Prefix()), copy.deepcopy(args), mode, cls=RemoteExperienceMaker)
+    for a, b in zip(ours, theirs, strict=True):
+        for field in ("advantages", "returns", "rewards", "response_length"):
+            assert torch.equal(getattr(a, field), getattr(b, field)), field
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_masked_prefix_acts_as_a_longer_prompt(estimator):
+    """The advantages of the response are those of a run that took prompt and prefix for its prompt."""
+    args = training_args(estimator)
+    maker = make(RPOExperienceMaker, args)
+    replayed = without_kl(experiences_of(maker, two_groups()))
+    longer = without_kl(experiences_of(maker, two_groups(Prefix())))
+    for e in (*replayed, *longer):
+        e.values = None if e.values is None else torch.full_like(e.values, 0.5)
+    maker.compute_advantages_and_returns(replayed)
+    make(RemoteExperienceMaker, args).compute_advantages_and_returns(longer)
+    for a, b in zip(replayed, longer, strict=True):
+        torch.testing.assert_close(a.advantages[a.action_mask > 0], b.advantages[b.action_mask > 0])
+
+
+def test_group_norm_worked_example():
+    """Scores 1 and 0: mean 0.5, deviation 0.7071, so +-0.7071; equal scores: 0. KL is off."""
+    maker = make(RPOExperienceMaker, training_args())
+    experiences = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, two_groups())))
+    expected = [0.5**0.5, -(0.5**0.5), 0.0, 0.0]
+    for row, mask, value in zip(rows(experiences), rows(experiences, "action_mask"), expected, strict=True):
+        torch.testing.assert_close(row[mask > 0], torch.full((int(mask.sum()),), value))
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "group_norm", "dr_grpo"])
+def test_centred_advantages_cancel_on_the_shared_prefix(estimator):
+    """include, equal weights: what the group says about a shared token adds up to nothing."""
+    maker = make(RPOExperienceMaker, training_args(estimator), "include")
+    experiences = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, two_groups(), "include")))
+    on_prefix = torch.stack([row[2:6] for row in rows(experiences)])
+    assert on_prefix[:2].abs().min() > 0.1
+    torch.testing.assert_close(on_prefix[:2].sum(0), torch.zeros(4))
+    torch.testing.assert_close(on_prefix[2:].sum(0), torch.zeros(4))
+
+
+# ── Length penalties ──
+
+
+def penalized(prefix, **changes):
+    """Rewards after the penalty, of responses of 3, 2, 4 and 1 tokens that all scored 1."""
+    args = training_args(rollout__max_new_tokens=8, reward__overlong_buffer_len=4, **changes)
+    experiences = advantages_of(two_groups(prefix, scores=(1.0,) * 4), args)
+    assert [n for e in experiences for n in e.response_length.tolist()] == [3, 2, 4, 1]  # as they were
+    return [reward.item() for reward in rows(experiences, "rewards")]
+
+
+def test_the_overlong_penalty_sees_the_length_of_the_path():
+    """Paths of 7, 6, 8 and 5 tokens, free up to 8 - 4 = 4: 3/4, 2/4, 4/4 and 1/4 are taken off."""
+    assert penalized(PREFIX) == [0.25, 0.5, 0.0, 0.75]
+
+
+def test_without_a_prefix_the_overlong_penalty_is_upstreams():
+    assert penalized(Prefix()) == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_the_penalty_for_not_stopping_is_upstreams():
+    args = training_args(reward__stop_properly_penalty_coef=0.5)
+    groups = [Group(QUESTION, (sample(PREFIX, 3, 1.0, "length"), sample(PREFIX, 3, 1.0)))]
+    [e] = advantages_of(groups, args)
+    assert e.rewards.tolist() == [0.5, 1.0]
+
+
+# ── Scores of a reward model ──
+
+
+@pytest.fixture
+def reward_model(monkeypatch):
+    """Upstream's forward passes, with a model whose score of a sample is its response's length."""
+
+    def forward(self, batches):
+        for batch in batches:
+            batch.rewards = batch.response_length.to(torch.bfloat16)
+            batch.info["reward"] = batch.rewards
+            batch.action_log_probs = batch.rollout_log_probs
+        return batches
+
+    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", forward)
+
+
+def unscored(maker):
+    members = [sample(PREFIX, n, None) for n in (3, 2, 4, 1)]
+    return experiences_of(maker, [Group(QUESTION, tuple(members[:2])), Group(QUESTION, tuple(members[2:]))])
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_scores_of_a_reward_model_are_shaped_in_the_order_of_the_samples(reward_model, shuffled):
+    seen = []
+
+    def shape(scores):
+        seen.append(scores)
+        return [10 * i + score for i, score in enumerate(scores)]
+
+    maker = make(RPOExperienceMaker, training_args(), shape=shape)
+    batches = unscored(maker)
+    made = maker.make_experience(batches[::-1] if shuffled else batches)
+    assert seen == [[3.0, 2.0, 4.0, 1.0]]
+    by_index = {i: k for e in made for i, k in zip(e.index, zip(e.scores, e.rewards, strict=True), strict=True)}
+    assert [tuple(map(float, by_index[i])) for i in range(4)] == [(3, 3), (2, 12), (4, 24), (1, 31)]
+    for e in made:
+        assert (e.info["score"].tolist(), e.info["reward"].tolist()) == (e.scores.tolist(), e.rewards.tolist())
+        assert e.rewards.dtype == torch.float32
+
+
+def test_scores_given_at_rollout_are_not_shaped_again(reward_model, monkeypatch):
+    def forward(self, batches):
+        for batch in batches:
+            batch.action_log_probs = batch.rollout_log_probs + 0.25
+        return batches
+
+    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", forward)
+    maker = make(RPOExperienceMaker, training_args(), shape=lambda scores: pytest.fail("shaped"))
+    made = maker.make_experience(experiences_of(maker, two_groups()))
+    assert [r.item() for r in rows(made, "rewards")] == [1.0, 0.0, 1.0, 1.0]
+    torch.testing.assert_close(torch.cat([e.info["rollout_log_prob_gap"] for e in made]), torch.full((4,), 0.25))
