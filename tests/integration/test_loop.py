@@ -2,6 +2,7 @@
 
 import json
 import math
+from statistics import fmean
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -45,19 +46,20 @@ def test_every_step_is_on_disk_with_everything_that_a_step_records(finished_run)
     with finished_run.cache() as cache:
         records = cache.records()
     assert [r.step for r in records] == [1, 2, 3, 4, 5, 6]
-    assert [r.consumed for r in records] == [4, 8, 12, 16, 20, 24]
+    taken = [b.consumed - a.consumed for a, b in zip(records, records[1:], strict=False)]
+    assert records[0].consumed == 4  # nothing is cached yet, so the whole batch comes from the data
+    assert all(1 <= n <= 4 for n in taken) and min(taken) == 1  # later three of four replay the cache
     for record in records:
         assert record.metrics.keys() >= RECORDED
         assert all(math.isfinite(v) for v in record.metrics.values())
 
 
-def test_the_first_episode_samples_full_paths_and_the_second_replays_them(finished_run) -> None:
+def test_the_first_step_samples_full_paths_and_later_ones_replay_them(finished_run) -> None:
     with finished_run.cache() as cache:
-        records = cache.records()
-    assert all(r.metrics["rpo/prefix_tokens"] == 0 for r in records[:3])
-    assert sum(r.metrics["rpo/prefix_tokens"] for r in records[3:]) > 0
-    generated = [sum(r.metrics["rpo/generated_tokens"] for r in part) for part in (records[:3], records[3:])]
-    assert generated[1] < generated[0]
+        first, *later = cache.records()
+    assert first.metrics["rpo/prefix_tokens"] == 0
+    assert all(r.metrics["rpo/prefix_tokens"] > 0 for r in later[1:])
+    assert fmean(r.metrics["rpo/generated_tokens"] for r in later) < first.metrics["rpo/generated_tokens"]
 
 
 def test_the_engine_has_the_weights_that_were_trained(finished_run) -> None:
@@ -71,8 +73,8 @@ def test_a_cached_path_is_rewarded_keeps_its_parents_head_and_ends_in_the_answer
     lines = (finished_run.folder / "data" / "train.jsonl").read_text().splitlines()
     labels = {question_id(row["question"], row["answer"]): row["answer"] for row in map(json.loads, lines)}
     with finished_run.cache() as cache:
-        now, before = cache.paths(labels), cache.paths(labels, step=3)
-    assert now
+        now = cache.paths(labels)
+        before = {qid: cache.paths([qid], path.step - 1).get(qid) for qid, path in now.items()}
     replayed = 0
     for qid, path in now.items():
         assert path.score == 1.0

@@ -58,7 +58,7 @@ def test_dynamic_sampling_trains_on_groups_that_differ_and_weights_stale_prefixe
         algo__dynamic_filtering_enable=True,
         rpo__prefix_loss__mode="weighted",
         rpo__init__mode="bulk",
-        rpo__cut__fresh_share=0,
+        rpo__replay__share=0,
     )
     assert run.status == 0, run.output[-3000:]
     with run.cache() as cache:
