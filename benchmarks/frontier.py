@@ -100,10 +100,7 @@ def arms(level: str) -> list[Arm]:
 def tuning_arms(level: str) -> list[Arm]:
     """Learning rates around the trial's, for each arm; and one other batch shape for the baseline."""
     grpo, _, paper, rpo = arms(level)
-    whole = (("rpo.cut.max", "ratio:1.0"),)
-    variants = [replace(rpo, lr=lr) for lr in (1e-4, 2e-4)]
-    variants += [replace(rpo, name="rpo_whole", lr=lr, options=whole) for lr in (1e-4, 2e-4)]
-    variants += [grpo, replace(grpo, lr=1e-4), replace(paper, lr=1e-4)]
+    variants = [replace(rpo, lr=3e-4, samples=8, steps=32), replace(rpo, lr=3e-4, questions=16, steps=24)]
     return variants
 
 

@@ -89,9 +89,10 @@ def connect(args: SimpleNamespace, device: str) -> None:
     if address:
         ray.init(address=address, runtime_env=runtime_env)
     elif device == "cpu":
-        # A laptop may run more processes than it has cores; each takes one CPU in Ray's books.
+        # A laptop may run more processes than it has cores; each takes one CPU in Ray's books. "local": a Ray that
+        # happens to run on this host does not let itself be told its number of CPUs.
         cpus = max(os.cpu_count() or 1, sum(n for _, n, _ in needs))
-        ray.init(num_cpus=cpus, num_gpus=0, include_dashboard=False, runtime_env=runtime_env)
+        ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, runtime_env=runtime_env)
     else:
         ray.init(runtime_env=runtime_env)
     try:

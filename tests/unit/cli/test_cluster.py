@@ -192,7 +192,9 @@ def test_a_local_cpu_cluster_has_a_cpu_for_each_process(parse, fake_ray, monkeyp
     monkeypatch.setattr(cluster.os, "cpu_count", lambda: 1)
     fake_ray.resources = {"CPU": 2.0}
     cluster.connect(parse(), "cpu")
-    assert (fake_ray.init.call_args.kwargs["num_cpus"], fake_ray.init.call_args.kwargs["num_gpus"]) == (2, 0)
+    given = fake_ray.init.call_args.kwargs
+    assert (given["num_cpus"], given["num_gpus"]) == (2, 0)
+    assert given["address"] == "local"  # another Ray on this host is not joined
 
 
 # ── The device ──

@@ -23,11 +23,8 @@ from openrlhf_rpo.testbed.task import (
     wrong_steps,
 )
 
-QUESTIONS = st.builds(Question, st.integers(2, 14), st.integers(0, 99), st.integers(0, 99), st.sampled_from("+-")).map(
-    str
-)
+QUESTIONS = st.builds(Question, st.integers(2, 14), st.integers(0, 99), st.integers(0, 99), st.sampled_from("+-")).map(str)
 HABITS = st.sampled_from([level.habits for level in LEVELS.values()])
-VALUE = st.integers(0, 99)
 
 WORKED = "c97+53 7+3=10 9+5+1=5 50\nb53+50=03\na50+03 0+3=03 5+0+0=5 53\n\\boxed{0353}"
 
@@ -43,9 +40,7 @@ def test_borrowing_is_written_out():
 
 
 def test_inherited_mistake_is_charged_to_the_step_that_made_it():
-    carried_on = WORKED.replace("=03\na50+03 0+3=03 5+0+0=5 53", "=13\na50+13 0+3=03 5+1+0=6 63").replace(
-        "0353", "1363"
-    )
+    carried_on = WORKED.replace("=03\na50+03 0+3=03 5+0+0=5 53", "=13\na50+13 0+3=03 5+1+0=6 63").replace("0353", "1363")
     assert wrong_steps("c97+53?", carried_on) == [1]
 
 
