@@ -80,27 +80,29 @@ PLAIN = (("rpo.enable", "false"),)
 
 
 def arms(level: str) -> list[Arm]:
-    """The arms at the learning rates and shapes that --tune found best on this level."""
+    """The arms at the best learning rates and shapes of those that were tried, one seed each (the report lists them)."""
     return {
         "main": [
             Arm("grpo", 32, 3e-4, options=PLAIN),
-            Arm("grpo_capped", 48, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 128))),
-            Arm("paper", 64, 3e-4, options=(("rpo.preset", "paper"),)),
-            Arm("rpo", 48, 3e-4),
+            Arm("grpo_capped", 32, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112))),
+            Arm("paper", 48, 1e-4, options=(("rpo.preset", "paper"),)),
+            Arm("rpo", 32, 3e-4, samples=8),
         ],
         "hard": [
             Arm("grpo", 32, 3e-4, options=PLAIN),
-            Arm("grpo_capped", 48, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 128))),
-            Arm("paper", 64, 3e-4, options=(("rpo.preset", "paper"),)),
-            Arm("rpo", 48, 3e-4),
+            Arm("grpo_capped", 32, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112))),
+            Arm("paper", 48, 1e-4, options=(("rpo.preset", "paper"),)),
+            Arm("rpo", 32, 3e-4, samples=8),
         ],
     }[level]
 
 
 def tuning_arms(level: str) -> list[Arm]:
-    """Learning rates around the trial's, for each arm; and one other batch shape for the baseline."""
+    """Learning rates and batch shapes around the chosen ones."""
     grpo, _, paper, rpo = arms(level)
-    variants = [replace(rpo, lr=3e-4, samples=8, steps=32), replace(rpo, lr=3e-4, questions=16, steps=24)]
+    variants = [grpo, replace(grpo, lr=1e-4), replace(grpo, lr=1e-3)]
+    variants += [replace(rpo, samples=4, steps=48, lr=lr) for lr in (1e-4, 2e-4)]
+    variants += [rpo, replace(rpo, questions=16, samples=4, steps=24), paper, replace(paper, lr=3e-4)]
     return variants
 
 
@@ -259,18 +261,14 @@ def plot(summary: dict, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     colours = {"grpo": "#6b7280", "grpo_capped": "#c4b5fd", "paper": "#ea580c", "rpo": "#2563eb"}
-    figure, axes = plt.subplots(
-        len(summary), 2, figsize=(11, 4 * len(summary)), squeeze=False, constrained_layout=True
-    )
+    figure, axes = plt.subplots(len(summary), 2, figsize=(11, 4 * len(summary)), squeeze=False, constrained_layout=True)
     for row, (level, by_arm) in zip(axes, summary.items(), strict=True):
         for arm, s in by_arm.items():
             for column, axis in enumerate(row):
                 for i, curve in enumerate(s["curves"]):
                     xs, ys = [p[column] for p in curve], [p[2] for p in curve]
                     axis.plot(xs, ys, color=colours.get(arm), alpha=0.75, lw=1.2, marker=".", label=None if i else arm)
-        for axis, name in zip(
-            row, ("generated tokens, initial cache included", "seconds of training steps"), strict=True
-        ):
+        for axis, name in zip(row, ("generated tokens, initial cache included", "seconds of training steps"), strict=True):
             axis.set(xlabel=name, ylabel="held-out accuracy at temperature 1", ylim=(0, 1), title=f"level {level}")
             axis.grid(alpha=0.25)
             axis.legend()
@@ -297,8 +295,7 @@ def main() -> None:
         args.levels, args.seeds, args.arms, args.evaluations = ["main"], [0], ["rpo"], 1
         args.out = args.out / "quick"
     chosen = {
-        level: tuning_arms(level) if args.tune else [a for a in arms(level) if a.name in args.arms]
-        for level in args.levels
+        level: tuning_arms(level) if args.tune else [a for a in arms(level) if a.name in args.arms] for level in args.levels
     }
     if args.quick:
         chosen = {level: [replace(a, steps=16) for a in some] for level, some in chosen.items()}

@@ -1,7 +1,8 @@
 """A character-level tokenizer for the testbed: one token a character, nothing added, nothing lost.
 
-It is a byte-level BPE without merges, because transformers 5 loads whatever lies beside a Qwen2 model as a ``Qwen2Tokenizer``
-and keeps its vocabulary and merges only: any other kind would lose its spaces and line ends there, without a word.
+It is a byte-level BPE without merges, because transformers 5 loads whatever lies beside a Qwen2 model as a
+``Qwen2Tokenizer`` and keeps its vocabulary and merges only: any other kind would lose its spaces and line ends there,
+without a word.
 """
 
 import json

@@ -14,8 +14,8 @@ def questions(n):
     return [Question(f"q{i}", f"prompt {i}", str(i)) for i in range(n)]
 
 
-def stream(n=10, seed=42, episodes=3, position=0, lag=0):
-    made = QuestionStream(questions(n), seed, episodes, lag)
+def stream(n=10, seed=42, episodes=3, position=0):
+    made = QuestionStream(questions(n), seed, episodes)
     made.position = position
     return made
 
@@ -83,18 +83,6 @@ def test_what_an_episode_loses_at_its_turn_is_less_than_a_batch(n, seed, data):
     assert set(visits) == {f"q{i}" for i in range(n)}
 
 
-@given(SIZES, SEEDS, st.integers(1, 4), st.integers(1, 4), st.data())
-def test_with_a_lag_of_whole_batches_no_visit_is_lost(n, seed, episodes, lag_in_batches, data):
-    batch = data.draw(st.integers(1, n))
-    visits = Counter(i for b in everything(stream(n, seed, episodes, lag=lag_in_batches * batch), batch) for i in b)
-    assert visits == {f"q{i}": episodes for i in range(n)}
-
-
-def test_with_a_lag_a_question_comes_back_before_all_the_others_have_come():
-    first, second, *_ = everything(stream(12, episodes=2, lag=4), 4)
-    assert len(set(first) & set(second)) == 2  # due at 4, 5, 6, 7, as are 4 new ones, replays first
-
-
 @given(SIZES, SEEDS)
 def test_the_same_seed_gives_the_same_order(n, seed):
     assert ids(stream(n, seed).take(n)) == ids(stream(n, seed).take(n))
@@ -107,12 +95,12 @@ def test_another_seed_or_episode_gives_another_order():
     assert episode_0 != ids(stream(30, seed=43).take(30))
 
 
-@given(SIZES, SEEDS, st.integers(1, 3), st.integers(1, 12), st.integers(0, 6), st.integers(0, 9))
-def test_a_resumed_stream_goes_on_as_if_it_had_never_stopped(n, seed, episodes, batch, steps, lag):
-    whole = stream(n, seed, episodes, lag=lag)
+@given(SIZES, SEEDS, st.integers(1, 3), st.integers(1, 12), st.integers(0, 6))
+def test_a_resumed_stream_goes_on_as_if_it_had_never_stopped(n, seed, episodes, batch, steps):
+    whole = stream(n, seed, episodes)
     for _ in range(steps):
         whole.take(batch)
-    resumed = stream(n, seed, episodes, position=whole.position, lag=lag)
+    resumed = stream(n, seed, episodes, position=whole.position)
     assert everything(resumed, batch) == everything(whole, batch)
 
 
