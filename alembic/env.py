@@ -4,9 +4,9 @@ import contextlib
 import logging.config
 import os
 
+from alembic import context
 from sqlalchemy import Connection
 
-from alembic import context
 from openrlhf_rpo.cache.lock import WriterLock
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.session import make_engine, parse_url

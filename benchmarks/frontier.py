@@ -79,27 +79,18 @@ class Run:
 PLAIN = (("rpo.enable", "false"),)
 
 
-def arms(level: str) -> list[Arm]:
-    """The arms at the best learning rates and shapes of those that were tried, one seed each (the report lists them)."""
-    return {
-        "main": [
-            Arm("grpo", 32, 3e-4, options=PLAIN),
-            Arm("grpo_capped", 32, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112))),
-            Arm("paper", 48, 1e-4, options=(("rpo.preset", "paper"),)),
-            Arm("rpo", 32, 3e-4, samples=8),
-        ],
-        "hard": [
-            Arm("grpo", 32, 3e-4, options=PLAIN),
-            Arm("grpo_capped", 32, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112))),
-            Arm("paper", 48, 1e-4, options=(("rpo.preset", "paper"),)),
-            Arm("rpo", 32, 3e-4, samples=8),
-        ],
-    }[level]
+# The best learning rates and shapes of those that were tried, one seed each, on both levels (the report lists them).
+ARMS = [
+    Arm("grpo", 32, 3e-4, options=PLAIN),
+    Arm("grpo_capped", 32, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112))),
+    Arm("paper", 48, 1e-4, options=(("rpo.preset", "paper"),)),
+    Arm("rpo", 32, 3e-4, samples=8),
+]
 
 
-def tuning_arms(level: str) -> list[Arm]:
+def tuning_arms() -> list[Arm]:
     """Learning rates and batch shapes around the chosen ones."""
-    grpo, _, paper, rpo = arms(level)
+    grpo, _, paper, rpo = ARMS
     variants = [grpo, replace(grpo, lr=1e-4), replace(grpo, lr=1e-3)]
     variants += [replace(rpo, samples=4, steps=48, lr=lr) for lr in (1e-4, 2e-4)]
     variants += [rpo, replace(rpo, questions=16, samples=4, steps=24), paper, replace(paper, lr=3e-4)]
@@ -294,9 +285,7 @@ def main() -> None:
     if args.quick:
         args.levels, args.seeds, args.arms, args.evaluations = ["main"], [0], ["rpo"], 1
         args.out = args.out / "quick"
-    chosen = {
-        level: tuning_arms(level) if args.tune else [a for a in arms(level) if a.name in args.arms] for level in args.levels
-    }
+    chosen = {level: tuning_arms() if args.tune else [a for a in ARMS if a.name in args.arms] for level in args.levels}
     if args.quick:
         chosen = {level: [replace(a, steps=16) for a in some] for level, some in chosen.items()}
     # Seed by seed, arms alternating, so that a drift of the machine falls on all arms alike.

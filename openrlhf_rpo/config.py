@@ -59,7 +59,7 @@ class ReplayOptions:
     share: float = option(
         0.75,
         "share of a batch that replays cached paths, least recently visited first; the rest comes from the data in order "
-        "and starts from the bare question. 0: data order alone, a path is replayed when its question comes again (the paper)",
+        "and starts from the bare question. 0: data order alone, replaying what is cached (the paper)",
     )
 
     def check(self) -> None:

@@ -242,7 +242,9 @@ class _RPOTrainer(BasePPOTrainer):
         metrics = rollout_metrics(groups, step, self.totals) | cache_metrics(decisions)
         if self.args.algo.dynamic_filtering_enable:
             metrics["dynamic_filtering_pass_rate"] = 100 * len(batch.kept) / len(groups)
-        metrics |= {"rpo/rollout_log_prob_gap": self.log_prob_gap} | self.timings()
+        failures = self.rollout.scorer.failures if self.rollout.scorer is not None else 0
+        metrics |= {"rpo/rollout_log_prob_gap": self.log_prob_gap, "rpo/reward_failures_total": float(failures)}
+        metrics |= self.timings()
         self.totals = metrics
         started = time.perf_counter()
         self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
@@ -316,7 +318,7 @@ class _RPOTrainer(BasePPOTrainer):
             return batch
         order = torch.tensor([i for e in experiences for i in e.index]).argsort()
         scores = iter(torch.cat([e.scores for e in experiences])[order].tolist())
-        rewards = iter(torch.cat([e.info["reward"] for e in experiences])[order].tolist())
+        rewards = iter(torch.cat([e.info["shaped_reward"] for e in experiences])[order].tolist())
         kept = [
             replace(
                 group,

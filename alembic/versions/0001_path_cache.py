@@ -1,7 +1,6 @@
 """The path cache: runs, paths, visits, steps, evaluations."""
 
 import sqlalchemy as sa
-
 from alembic import op
 
 revision = "0001"

@@ -238,7 +238,8 @@ class PathCache:
     def _claim(self, fingerprints: dict[str, str]) -> None:
         with self._database.transaction() as session:
             meta = {row.key: row.value for row in session.scalars(select(RunRow))}
-            if "package_version" not in meta:
+            if "package_version" not in meta or _holds_nothing(session):
+                session.execute(delete(RunRow))
                 rows = {_FINGERPRINT + name: value for name, value in fingerprints.items()}
                 rows["package_version"] = __version__
                 _insert(session, RunRow, [{"key": key, "value": value} for key, value in rows.items()])
@@ -314,6 +315,11 @@ class PathCache:
             f"Path cache {self._database.where}: {what} is damaged ({cause}). "
             "Put the copy beside a checkpoint in its place, or remove the file and start anew."
         )
+
+
+def _holds_nothing(session: Session) -> bool:
+    """Made by a command that was refused before it sampled anything, and open to any run."""
+    return _latest_step(session) == -1 and session.get(RunRow, _INITIAL_TOKENS) is None
 
 
 def _latest_step(session: Session) -> int:

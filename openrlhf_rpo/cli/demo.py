@@ -19,7 +19,8 @@ _PREFIX = re.compile(r"^(\x1b\[\d+m)?\(\w+ pid=\d+(, [^)]*)?\)(\x1b\[0m)? ?")
 
 def training_command(level: str, out: Path, steps: int) -> list[str]:
     """The demo's training command: 8 questions x 8 samples a step on one engine and one actor process."""
-    n_train = 8 * min(steps, 16)
+    episodes = 2 if steps % 2 == 0 else 1
+    n_train = 8 * steps // episodes
     train, held_out = write_dataset(level, out / "data", n_train, 64, seed=0)
     options = {
         "actor.model_name_or_path": model_dir(level),
@@ -39,7 +40,7 @@ def training_command(level: str, out: Path, steps: int) -> list[str]:
         "rollout.micro_batch_size": 16,
         "train.batch_size": 64,
         "train.micro_batch_size": 16,
-        "train.num_episodes": -(-8 * steps // n_train),
+        "train.num_episodes": episodes,
         "actor.adam.lr": 3e-4,
         "actor.lr_scheduler": "constant",
         "actor.num_gpus_per_node": 1,

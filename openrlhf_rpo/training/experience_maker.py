@@ -29,6 +29,7 @@ class RPOExperienceMaker(RemoteExperienceMaker):
                 experience.rewards = rewards
                 experience.info["score"] = experience.scores.clone()
                 experience.info["reward"] = experience.rewards.clone()
+                experience.info["shaped_reward"] = experience.rewards.clone()  # before upstream's length penalties
         for experience in experiences:
             experience.info["rollout_log_prob_gap"] = rollout_log_prob_gap(experience)
         return experiences

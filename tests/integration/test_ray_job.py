@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,10 +38,11 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def submit(address: str, command: list[str]) -> subprocess.CompletedProcess[str]:
     words = [RAY, "job", "submit", f"--address={address}", "--", *command]
-    for _ in range(30):
+    for _ in range(60):
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
-        if "Failed to connect to Ray" not in done.stdout:
+        if not any(text in done.stdout for text in ("Failed to connect to Ray", "No available agent")):
             return done
+        time.sleep(1)  # the job server takes a while after the head
     raise AssertionError(done.stdout)
 
 

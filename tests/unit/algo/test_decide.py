@@ -23,9 +23,7 @@ def run(*samples, parent=PARENT, step=8, seed=42, **options):
 
 
 def test_worked_example():
-    decision = run(
-        sample(0.0, 9), sample(1.0, 3, reward=0.8), sample(1.0, 2, reward=0.9, finish="length"), epsilon=1.0
-    )
+    decision = run(sample(0.0, 9), sample(1.0, 3, reward=0.8), sample(1.0, 2, reward=0.9, finish="length"), epsilon=1.0)
     assert decision.path == Path(
         question_id="q",
         token_ids=(1, 2, 3, 4, 50, 51),

@@ -185,3 +185,12 @@ def test_a_read_only_file_or_folder_is_named() -> None:
         shutil.rmtree(folder)
     assert read_only == f"Path cache {folder}/read_only/cache.db is read-only. Make the file and its folder writable."
     assert closed.startswith(f"Path cache {folder}/closed/cache.db: cannot write cache.db.lock beside it (Permission")
+
+
+def test_a_cache_that_holds_nothing_belongs_to_nobody(url) -> None:
+    """A command that was refused after it had opened the cache must not lock out the corrected one."""
+    PathCache.open(url, {"data": "d1"}).close()
+    with PathCache.open(url, {"data": "d2"}) as cache:
+        cache.mark_initialised()
+    with pytest.raises(CacheMismatch):
+        PathCache.open(url, {"data": "d1"})

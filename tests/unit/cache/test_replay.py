@@ -3,7 +3,6 @@
 from openrlhf_rpo.types import CacheDecision, StepRecord
 
 
-
 def test_the_question_that_waited_longest_is_replayed_first(cache, commit) -> None:
     assert cache.least_recently_visited(5) == ["q", "r"]  # never visited: by name
     commit(cache, 1, {"q": None, "s": (7,)})

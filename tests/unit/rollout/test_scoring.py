@@ -113,9 +113,7 @@ def test_too_many_failures_stop_the_run_and_name_five(scorer, reward_file):
         made.score(requests)
     text = str(caught.value)
     # 29 of 100 are allowed, the 30th failure stops the step
-    assert text.startswith(
-        "30 of 100 rewards failed, 70 were not tried any more; --rpo.reward.max_failure_share is 0.29"
-    )
+    assert text.startswith("30 of 100 rewards failed, 70 were not tried any more; --rpo.reward.max_failure_share is 0.29")
     assert "question bad4: ZeroDivisionError" in text and "bad5" not in text and "and 25 more" in text
     assert isinstance(caught.value, RuntimeError)
 
