@@ -82,9 +82,9 @@ PLAIN = (("rpo.enable", "false"),)
 # The best learning rates and shapes of those that were tried, one seed each, on both levels (the report lists them).
 ARMS = [
     Arm("grpo", 32, 3e-4, options=PLAIN),
-    Arm("grpo_capped", 32, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112))),
-    Arm("paper", 48, 1e-4, options=(("rpo.preset", "paper"),)),
-    Arm("rpo", 32, 3e-4, samples=8),
+    Arm("grpo_capped", 16, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112))),
+    Arm("paper", 32, 1e-4, options=(("rpo.preset", "paper"),)),
+    Arm("rpo", 24, 3e-4, questions=16),
 ]
 
 
@@ -92,8 +92,8 @@ def tuning_arms() -> list[Arm]:
     """Learning rates and batch shapes around the chosen ones."""
     grpo, _, paper, rpo = ARMS
     variants = [grpo, replace(grpo, lr=1e-4), replace(grpo, lr=1e-3)]
-    variants += [replace(rpo, samples=4, steps=48, lr=lr) for lr in (1e-4, 2e-4)]
-    variants += [rpo, replace(rpo, questions=16, samples=4, steps=24), paper, replace(paper, lr=3e-4)]
+    variants += [replace(rpo, questions=8, steps=48, lr=lr) for lr in (1e-4, 2e-4)]
+    variants += [rpo, replace(rpo, questions=8, samples=8, steps=32), paper, replace(paper, lr=3e-4)]
     return variants
 
 

@@ -127,3 +127,10 @@ def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command starts a Ray of its own unless a test says otherwise."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert "RAY_ADDRESS" not in os.environ
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here starts Ray: ``-m "not ray"`` leaves it out."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("ray")
