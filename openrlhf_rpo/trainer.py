@@ -31,7 +31,7 @@ from openrlhf_rpo.rollout.scoring import make_scorer
 from openrlhf_rpo.run_files import cache_copy_path, cache_url, fingerprints
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker
 from openrlhf_rpo.types import Group, Path, Question, StepRecord
-from openrlhf_rpo.upstream import BasePPOTrainer, compute_eval_metrics, get_tokenizer
+from openrlhf_rpo.upstream import BasePPOTrainer, balance_experiences, compute_eval_metrics, get_tokenizer
 
 
 class Starved(RuntimeError):
@@ -219,8 +219,6 @@ class _RPOTrainer(BasePPOTrainer):
         """Hand the experiences to actor and critic and optimize (upstream: ``train_step``)."""
         status = self._compute_rollout_stats(experiences)
         if self.args.train.dynamic_batch_enable:
-            from openrlhf_rpo.upstream import balance_experiences
-
             experiences = balance_experiences(experiences, self.args)
         refs = self.actor_model_group.async_run_method_batch(method_name="append", experience=experiences)
         if self.critic_model_group is not None:
