@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # RPO on two CPU cores, nothing to download: the harder of the two shipped base models on 128 questions of the testbed,
-# four visits each, 8 questions x 4 samples a step. To try options and to debug; `make demo` is the shorter look.
+# four visits each, 16 questions x 4 samples a step. To try options and to debug; `make demo` is the shorter look.
 #
 # Needs: the environment of `make env`, active (source .venv/bin/activate). No GPU.
 # Folders: runs/laptop in the repository. Further flags are passed on.
@@ -14,17 +14,17 @@ python -m openrlhf_rpo.cli.train_rpo_ray \
     --data.input_key question \
     --data.label_key answer \
     --data.max_len 768 \
-    --rollout.batch_size 8 \
+    --rollout.batch_size 16 \
     --rollout.n_samples_per_prompt 4 \
     --rollout.micro_batch_size 16 \
-    --train.batch_size 32 \
+    --train.batch_size 64 \
     --train.micro_batch_size 16 \
     --train.num_episodes 4 \
-    --rpo.preset grpo \
+    --algo.advantage.estimator group_norm \
     --rpo.reward.functions math \
     --algo.kl.init_coef 0 \
     --eval.dataset "$PWD/runs/laptop/data/heldout.jsonl" \
-    --eval.steps 16 \
+    --eval.steps 8 \
     --eval.temperature 1.0 \
     --eval.n_samples_per_prompt 2 \
     --actor.adam.lr 3e-4 \

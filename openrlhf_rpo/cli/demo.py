@@ -18,9 +18,9 @@ _PREFIX = re.compile(r"^(\x1b\[\d+m)?\(\w+ pid=\d+(, [^)]*)?\)(\x1b\[0m)? ?")
 
 
 def training_command(level: str, out: Path, steps: int) -> list[str]:
-    """The demo's training command: 8 questions x 8 samples a step on one engine and one actor process."""
+    """The demo's training command: 16 questions x 4 samples a step on one engine and one actor process."""
     episodes = 2 if steps % 2 == 0 else 1
-    n_train = 8 * steps // episodes
+    n_train = 16 * steps // episodes
     train, held_out = write_dataset(level, out / "data", n_train, 64, seed=0)
     options = {
         "actor.model_name_or_path": model_dir(level),
@@ -33,10 +33,10 @@ def training_command(level: str, out: Path, steps: int) -> list[str]:
         "eval.temperature": 1.0,
         "eval.n_samples_per_prompt": 2,
         "rpo.reward.functions": "math",
-        "rpo.preset": "grpo",
+        "algo.advantage.estimator": "group_norm",
         "algo.kl.init_coef": 0,
-        "rollout.batch_size": 8,
-        "rollout.n_samples_per_prompt": 8,
+        "rollout.batch_size": 16,
+        "rollout.n_samples_per_prompt": 4,
         "rollout.micro_batch_size": 16,
         "train.batch_size": 64,
         "train.micro_batch_size": 16,

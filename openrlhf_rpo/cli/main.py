@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     demo = commands.add_parser("demo", help="train the testbed's tiny model on this machine and show what RPO did")
     demo.add_argument("--out", default="runs/demo", help="folder of the run (default: %(default)s)")
-    demo.add_argument("--steps", type=int, default=40, help="training steps (default: %(default)s)")
+    demo.add_argument("--steps", type=int, default=24, help="training steps (default: %(default)s)")
     demo.add_argument("--level", default="main", choices=["main", "hard"], help="difficulty (default: %(default)s)")
 
     args, rest = parser.parse_known_args(argv)
