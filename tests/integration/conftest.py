@@ -92,14 +92,14 @@ def run_until(folder: Path, steps: int, marker: str, **options: object) -> Train
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a process and all that it started, and wait until they are gone."""
+    """SIGKILL a process and all that it started, and wait until those are gone; the process is its parent's to wait for."""
     tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     for process in tree:
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(tree, timeout=30)
+    psutil.wait_procs(tree[1:], timeout=30)
 
 
 @pytest.fixture(scope="session")
