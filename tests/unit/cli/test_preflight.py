@@ -104,6 +104,8 @@ def test_the_checks_and_the_trainer_agree_on_the_tokenizer(run, model):
     args = run(actor__model_name_or_path=model)
     tokenizer = get_tokenizer(args.actor.model_name_or_path, None, "left", None, use_fast=True)
     loaded, _ = load_questions(args, tokenizer)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.mark_initialised()  # from here on the cache is the checks' run alone
     PathCache.open(cache_url(args), fingerprints(args, loaded, tokenizer)).close()
 
 
@@ -288,13 +290,13 @@ def test_the_same_command_may_be_checked_again_before_it_has_run(run):
 
 
 def test_a_cache_of_another_data_set_is_refused(run, rows):
-    run()
+    commit_steps(run(), 0)
     with pytest.raises(CacheMismatch, match="data fingerprint differs"):
         run(data__prompt_dataset=rows(questions(8)))
 
 
 def test_a_cache_of_another_tokenizer_is_refused(run, model):
-    run()
+    commit_steps(run(), 0)
     text = (model / "tokenizer.json").read_text()
     (model / "tokenizer.json").write_text(text.replace('"z"', '"Z"', 1))
     with pytest.raises(CacheMismatch, match="tokenizer fingerprint differs"):
