@@ -88,11 +88,7 @@ class _RPOTrainer(BasePPOTrainer):
         )
         questions, _ = load_questions(args, tokenizer)
         self.eval_questions = load_eval_questions(args, tokenizer)
-        self.stream = QuestionStream(
-            questions,
-            args.train.seed,
-            args.train.num_episodes,
-        )
+        self.stream = QuestionStream(questions, args.train.seed, args.train.num_episodes)
         self.by_id = {q.question_id: q for q in questions}
         self.cache = PathCache.open(
             cache_url(args),
@@ -124,7 +120,6 @@ class _RPOTrainer(BasePPOTrainer):
         if step == 0:
             self.evaluate(step)
         while step < self.max_steps and (batch := self.collect_batch(step + 1)) is not None:
-            self.start_clock()
             with self.clock("log_probs"):
                 experiences = self.make_experience(batch.kept)
                 self.log_prob_gap = torch.cat([e.info["rollout_log_prob_gap"] for e in experiences]).mean().item()
@@ -166,6 +161,7 @@ class _RPOTrainer(BasePPOTrainer):
         ``dynamic.max_batches`` batches of questions.
         """
         self._step_started = time.perf_counter()
+        self._timing: dict[str, float] = {}
         self.rollout.timing = dict.fromkeys(self.rollout.timing, 0.0)
         self.rollout.timing["cache"] = self.last_commit
         size = self.args.rollout.batch_size
@@ -377,9 +373,6 @@ class _RPOTrainer(BasePPOTrainer):
 
     def log(self, step: int, status: dict[str, Any]) -> None:
         print(console_line(step, self.max_steps, status), flush=True)
-
-    def start_clock(self) -> None:
-        self._timing: dict[str, float] = {}
 
     @contextmanager
     def clock(self, phase: str) -> Iterator[None]:

@@ -120,19 +120,19 @@ class PathCache:
 
         Ties go by question id, so that a resumed run finds the same ones.
         """
-        visited = func.coalesce(func.max(VisitRow.step), 0)
+        # Both sides are reduced to a row a question before they meet: joined as they are, a question's rows would multiply.
+        cached = select(PathRow.question_id).where(PathRow.slot == _SLOT).distinct().subquery()
+        last = select(VisitRow.question_id, func.max(VisitRow.step).label("step")).group_by(VisitRow.question_id).subquery()
         query = (
-            select(PathRow.question_id, visited)
-            .join(VisitRow, VisitRow.question_id == PathRow.question_id, isouter=True)
-            .where(PathRow.slot == _SLOT)
-            .group_by(PathRow.question_id)
-            .order_by(visited, PathRow.question_id)
+            select(cached.c.question_id)
+            .join(last, last.c.question_id == cached.c.question_id, isouter=True)
+            .order_by(func.coalesce(last.c.step, 0), cached.c.question_id)
         )
         found: list[str] = []
         with self._database.transaction() as session:
-            rows = session.execute(query).all()
-        for start in range(0, len(rows), _CHUNK):
-            ids = [question_id for question_id, _ in rows[start : start + _CHUNK] if question_id not in exclude]
+            waiting = [question_id for question_id in session.scalars(query) if question_id not in exclude]
+        for start in range(0, len(waiting), _CHUNK):
+            ids = waiting[start : start + _CHUNK]
             visits = self.visits(ids)
             found += [i for i in ids if i not in visits or not visits[i].start_bare]
             if len(found) >= n:
@@ -200,10 +200,7 @@ class PathCache:
                 rows = session.execute(query.where(StepRow.step > after).order_by(StepRow.step)).all()
             except json.JSONDecodeError as error:
                 raise self._damaged("the metrics of a step", error) from error
-        return [
-            StepRecord(step, episode, consumed, {k: math.nan if v is None else v for k, v in metrics.items()})
-            for step, episode, consumed, metrics in rows
-        ]
+        return [StepRecord(step, episode, consumed, _with_nan(metrics)) for step, episode, consumed, metrics in rows]
 
     def record_evaluation(self, step: int, metrics: dict[str, float]) -> None:
         """Store the held-out figures of the policy after ``step``; the same step again replaces them."""
@@ -215,7 +212,7 @@ class PathCache:
         query = select(EvaluationRow.step, EvaluationRow.metrics).order_by(EvaluationRow.step)
         with self._database.transaction() as session:
             rows = session.execute(query).all()
-        return [(step, {k: math.nan if v is None else v for k, v in metrics.items()}) for step, metrics in rows]
+        return [(step, _with_nan(metrics)) for step, metrics in rows]
 
     def rollback(self, step: int) -> int:
         """Remove every row newer than ``step``; returns the number of removed steps.
@@ -360,6 +357,11 @@ def _insert(session: Session, table: type[Any], rows: list[dict[str, Any]]) -> N
 def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
     """JSON knows no NaN."""
     return {name: float(v) if math.isfinite(v) else None for name, v in metrics.items()}
+
+
+def _with_nan(metrics: dict[str, float | None]) -> dict[str, float]:
+    """Inverse of ``_finite``."""
+    return {name: math.nan if v is None else v for name, v in metrics.items()}
 
 
 def _fields(value: Visit | StepRecord) -> dict[str, Any]:

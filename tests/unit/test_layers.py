@@ -79,7 +79,6 @@ def test_the_rules_load_neither_heavy_packages_nor_sql():
     assert not loaded_by(names) & (HEAVY | {"sqlalchemy", "numpy", "openrlhf"})
 
 
-@pytest.mark.skipif(not modules("cache"), reason="no cache yet")
 def test_the_cache_loads_no_heavy_package():
     assert not loaded_by(modules("cache")) & HEAVY
 
