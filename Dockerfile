@@ -30,7 +30,7 @@ RUN python3 -m venv /opt/venv \
 # A layer of its own: without a ready wheel it compiles for up to an hour. MAX_JOBS bounds its memory.
 RUN MAX_JOBS=8 pip install --no-build-isolation flash-attn==2.8.3
 COPY --chown=rpo . .
-RUN DS_BUILD_OPS=0 pip install --no-build-isolation ".[gpu]"
+RUN DS_BUILD_OPS=0 pip install ".[gpu]"
 HEALTHCHECK --interval=60s --timeout=60s --start-period=60s \
     CMD python -c "import openrlhf_rpo, torch; raise SystemExit(not torch.cuda.is_available())"
 CMD ["openrlhf-rpo", "--help"]

@@ -1,7 +1,7 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint
+.PHONY: help env demo test long lint
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 14
@@ -12,9 +12,12 @@ env: ## set up .venv from requirements/cpu.lock, or keep it when the lock has no
 demo: env ## train a tiny model on this machine and show what RPO did
 	.venv/bin/openrlhf-rpo demo
 
-test: env ## all tests that need no GPU
-	.venv/bin/python -m pytest tests -m "not gpu"
+test: env ## all tests that need no GPU, but for a few that take many minutes
+	.venv/bin/python -m pytest tests -m "not gpu and not long" -n auto --maxprocesses 4 --dist loadfile --durations 10
 	@echo "make test: all tests passed"
+
+long: env ## those few: runs killed at random moments, two ranks of partitioned weights
+	.venv/bin/python -m pytest tests -m long
 
 lint: env ## ruff, ruff format, mypy on the pure packages
 	.venv/bin/ruff check .

@@ -38,7 +38,16 @@ setup(
         "openrlhf_rpo.testbed": ["weights/**/*"],
         "openrlhf_rpo._alembic": ["*.mako"],
     },
-    install_requires=["alembic>=1.13", "math-verify>=0.8", "matplotlib>=3.8", "sqlalchemy>=2,<3", "tqdm", "wrapt"],
+    install_requires=[
+        "alembic>=1.13",
+        "math-verify>=0.8",
+        "matplotlib>=3.8",
+        "pyarrow",
+        "rich",
+        "sqlalchemy>=2,<3",
+        "tqdm",
+        "wrapt",
+    ],
     extras_require={
         "gpu": [
             "deepspeed==0.19.6",
@@ -49,7 +58,8 @@ setup(
             "transformers==5.15.0",
             "vllm==0.29.0",
         ],
-        "dev": ["hypothesis", "mypy", "pytest", "pytest-timeout", "ruff"],
+        "postgres": ["psycopg[binary]>=3.2"],
+        "dev": ["filelock", "hypothesis", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
     },
     entry_points={"console_scripts": ["openrlhf-rpo = openrlhf_rpo.cli.main:main"]},
     classifiers=[

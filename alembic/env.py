@@ -1,15 +1,13 @@
 """How Alembic reaches the path cache: over the connection of a starting run, or by hand (see alembic.ini)."""
 
-import contextlib
 import logging.config
 import os
 
 from alembic import context
 from sqlalchemy import Connection
 
-from openrlhf_rpo.cache.lock import WriterLock
 from openrlhf_rpo.cache.models import Base
-from openrlhf_rpo.cache.session import make_engine, parse_url
+from openrlhf_rpo.cache.session import make_engine, writer_lock
 
 
 def hand_url() -> str:
@@ -25,12 +23,8 @@ def migrate(connection: Connection) -> None:
 
 def migrate_by_hand() -> None:
     logging.config.fileConfig(context.config.config_file_name, disable_existing_loggers=False)
-    _, file = parse_url(hand_url())
-    with contextlib.ExitStack() as resources:
-        if file is not None:
-            resources.callback(WriterLock(file).release)
-        with make_engine(hand_url()).begin() as connection:
-            migrate(connection)
+    with writer_lock(hand_url()), make_engine(hand_url()).begin() as connection:
+        migrate(connection)
 
 
 if context.is_offline_mode():

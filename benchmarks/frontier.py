@@ -33,7 +33,7 @@ from tqdm import tqdm
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.testbed import model_dir, write_dataset
 
-N_TRAIN, N_HELDOUT, EVAL_SAMPLES = 128, 128, 2
+N_TRAIN, N_HELDOUT, EVAL_SAMPLES = 128, 128, 1
 BASE = {
     "data.input_key": "question",
     "data.label_key": "answer",
@@ -77,6 +77,7 @@ class Run:
 
 
 PLAIN = (("rpo.enable", "false"),)
+UNCERTAIN = (("rpo.cut.rule", "uncertain"), ("rpo.cut.max", "ratio:1"))
 
 
 # The best learning rates and shapes of those that were tried, one seed each, on both levels (the report lists them).
@@ -89,12 +90,16 @@ ARMS = [
 
 
 def tuning_arms() -> list[Arm]:
-    """Learning rates and batch shapes around the chosen ones."""
+    """Learning rates and batch shapes around the chosen ones, each with about the samples of its arm."""
     grpo, _, paper, rpo = ARMS
-    variants = [grpo, replace(grpo, lr=1e-4), replace(grpo, lr=1e-3)]
-    variants += [replace(rpo, questions=8, steps=48, lr=lr) for lr in (1e-4, 2e-4)]
-    variants += [rpo, replace(rpo, questions=8, samples=8, steps=32), paper, replace(paper, lr=3e-4)]
-    return variants
+    return [
+        *(replace(grpo, lr=lr) for lr in (1e-4, 3e-4)),
+        *(replace(grpo, questions=q, samples=s, steps=1024 // (q * s)) for q, s in ((8, 8), (16, 4))),
+        paper,
+        replace(paper, questions=16, steps=16),
+        rpo,
+        replace(rpo, name="rpo_uncertain", options=UNCERTAIN),
+    ]
 
 
 def command(run: Run, folder: Path, evaluations: int) -> list[str]:
@@ -266,13 +271,51 @@ def plot(summary: dict, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def tables(report: dict, name: str, budgets: Sequence[int]) -> str:
+    """The report as Markdown: what ran on what, and two tables a level. What it says is for a person to add."""
+    versions = ", ".join(f"{package} {v}" for package, v in report["versions"].items())
+    lines = [f"# Accuracy against generated tokens ({report['date']})", "", f"{report['machine']}; {versions}."]
+    lines += [f"{report['parallel_runs']} runs at a time. {report['evaluation']}.", "", f"    {report['command']}", ""]
+    lines += [f"![curves]({name}.png)", ""]
+    for level, by_arm in report["levels"].items():
+        arms = {arm: s for arm, s in by_arm.items() if arm != "base"}
+        lines += [f"## Level {level} (base accuracy {by_arm['base']:.3f})", ""]
+        lines += [
+            "| arm | shape, lr | accuracy at the end | greedy | tokens a sample | generated tokens | seconds of steps | "
+        ]
+        lines[-1] += "truncated | groups without variance |"
+        lines += ["|" + "---|" * 9]
+        for arm, s in arms.items():
+            without = "-" if s["groups_without_variance"] is None else f"{s['groups_without_variance']:.0%}"
+            lines += [
+                f"| {arm} | {s['shape']}, {s['lr']:g} | {s['accuracy']:.3f} ± {s['accuracy_sd']:.3f} ({len(s['seeds'])}) "
+                f"| {s['greedy']:.3f} ± {s['greedy_sd']:.3f} | {s['tokens_per_sample']:.0f} | {s['generated_tokens']:,} "
+                f"| {s['seconds']:.0f} | {s['truncated_rate']:.1%} | {without} |"
+            ]
+        lines += [
+            "",
+            "Accuracy at a budget of generated tokens (linear interpolation; mean ± standard deviation over seeds):",
+            "",
+        ]
+        lines += ["| arm | " + " | ".join(f"{b // 1000}k" for b in budgets) + " |", "|" + "---|" * (len(budgets) + 1)]
+        for arm, s in arms.items():
+            cells = [s["at_tokens"].get(str(b)) for b in budgets]
+            lines += [f"| {arm} | " + " | ".join(f"{c[0]:.2f} ± {c[1]:.2f} ({c[2]})" if c else "" for c in cells) + " |"]
+        lines += ["", "Seconds a step by phase (mean):", ""]
+        for arm, s in arms.items():
+            phases = sorted(s["phases"].items(), key=lambda item: -item[1])
+            lines += [f"- {arm}: " + ", ".join(f"{k} {v:.2f}" for k, v in phases)]
+        lines += [""]
+    return "\n".join(lines)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", nargs="+", default=["main", "hard"])
     parser.add_argument("--arms", nargs="+", default=["grpo", "grpo_capped", "paper", "rpo"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs/frontier"), help="runs are kept here and reused")
-    parser.add_argument("--report", type=Path, help="write FILE.json and FILE.png")
+    parser.add_argument("--report", type=Path, help="write FILE.json, FILE.png and FILE.md")
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time; with 2, seconds are under contention")
     parser.add_argument("--evaluations", type=int, default=8, help="evaluations in a run")
     parser.add_argument("--tune", action="store_true", help="try learning rates and shapes instead")
@@ -309,9 +352,9 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {_cpus()} cores, no GPU",
         "versions": {p: version(p) for p in ("openrlhf", "ray", "deepspeed", "torch", "transformers")},
-        "command": " ".join(sys.argv),
+        "command": " ".join(["python", *sys.argv]),
         "parallel_runs": args.parallel,
-        "evaluation": f"{N_HELDOUT} held-out questions x {EVAL_SAMPLES} samples at temperature 1; greedy at the end",
+        "evaluation": f"{N_HELDOUT} held-out questions x {EVAL_SAMPLES} sample(s) at temperature 1; greedy at the end",
         "levels": summary,
     }
     if args.report:
@@ -319,6 +362,7 @@ def main() -> None:
         args.report.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
         arms_only = {level: {k: v for k, v in s.items() if k != "base"} for level, s in summary.items()}
         plot(arms_only, args.report.with_suffix(".png"))
+        args.report.with_suffix(".md").write_text(tables(report, args.report.stem, budgets))
     print(json.dumps(report))
 
 

@@ -20,7 +20,7 @@ def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"help": help, "choices": choices})
 
 
-def _need(condition: bool, name: str, value: object, rule: str) -> None:
+def _need(condition: object, name: str, value: object, rule: str) -> None:
     if not condition:
         raise OptionError(f"--rpo.{name} {value}: {rule}")
 
@@ -32,8 +32,14 @@ class InitOptions:
     mode: str = option(
         "progressive",
         "progressive: the first visit of a question samples full paths, trains on them and caches one; "
-        "bulk: sample one path a question before training (the paper)",
-        ("progressive", "bulk"),
+        "bulk: sample one path a question before training (the paper); "
+        "import: take the paths of --rpo.init.source, and go on as progressive for questions without one",
+        ("progressive", "bulk", "import"),
+    )
+    source: str | None = option(
+        None,
+        "import: another run's --ckpt.path, cache file or URL (with @STEP as it was at that step), a file that "
+        "openrlhf-rpo cache export wrote, or FILE:COLUMN, worked solutions beside the questions of a Parquet or JSONL file",
     )
     n_samples: int = option(1, "bulk: samples a question, of which the best rewarded (then the shortest) is kept")
     max_tries: int = option(3, "bulk: rounds of sampling for a question whose samples all fail")
@@ -43,6 +49,9 @@ class InitOptions:
     max_new_tokens: int | None = option(None, "bulk: longest path in tokens (default: the run's own)")
 
     def check(self) -> None:
+        importing = self.mode == "import"
+        _need(self.source or not importing, "init.mode", self.mode, "--rpo.init.source is missing: what is imported")
+        _need(importing or not self.source, "init.source", self.source, "it needs --rpo.init.mode import")
         _need(self.n_samples >= 1, "init.n_samples", self.n_samples, "at least 1")
         _need(self.max_tries >= 1, "init.max_tries", self.max_tries, "at least 1")
         _need(self.batch_size >= 1, "init.batch_size", self.batch_size, "at least 1")
@@ -70,7 +79,12 @@ class ReplayOptions:
 class CutOptions:
     """Where the cached path is cut (paper section 3.2, equations 3 and 4)."""
 
-    rule: str = option("uniform", "uniform: m ~ U{0..L}, both ends included (the paper)", ("uniform",))
+    rule: str = option(
+        "uniform",
+        "uniform: m ~ U{0..L}, both ends included (the paper); uncertain: at most L, drawn in proportion to how unsure "
+        "the policy was of the token at the cut",
+        ("uniform", "uncertain"),
+    )
     max: str = option(
         "ratio:0.5", "L, the largest cut: ratio:R of the shortest path of the question's last group, or fixed:N tokens"
     )
@@ -177,18 +191,29 @@ class UpdateOptions:
 class CacheOptions:
     """Where the path cache lives."""
 
-    url: str | None = option(None, "SQLAlchemy URL of an SQLite file (default: rpo_cache.db below --ckpt.path)")
+    url: str | None = option(
+        None,
+        "sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE (default: rpo_cache.db below --ckpt.path)",
+    )
+    keep_versions: int | None = option(
+        None,
+        "how many steps back replaced paths stay readable (default: all); whatever a checkpoint below --ckpt.path can go "
+        "back to always stays",
+    )
     log_probs: bool = option(
-        True, "store the sampled tokens' log-probs with each path (needed by prefix_loss include and weighted)"
+        True,
+        "store the sampled tokens' log-probs with each path (needed by prefix_loss include and weighted, and by cut.rule "
+        "uncertain)",
     )
 
     def check(self) -> None:
         _need(
-            self.url is None or self.url.startswith("sqlite:///"),
+            self.url is None or self.url.startswith(("sqlite:///", "postgresql+psycopg://")),
             "cache.url",
             self.url,
-            "expected sqlite:///PATH; other databases are not supported yet",
+            "expected sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE",
         )
+        _need(self.keep_versions is None or self.keep_versions >= 0, "cache.keep_versions", self.keep_versions, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +269,17 @@ class RPOConfig:
         "comma separated: paper (its literal choices), grpo, dapo (estimator, clipping, KL); flags given by hand win",
     )
     device: str = option("auto", "auto: CUDA if Ray has GPUs, else the CPU platform layer", ("auto", "cpu", "cuda"))
+    allow_changed_options: bool = option(
+        False, "resume although options that steer the run differ from those that it was started with"
+    )
+    log_samples: bool = option(False, "keep every sampled response in <ckpt.path>/rpo_samples, a Parquet file a step")
+    log_samples_mb: int = option(1024, "megabytes that these files may take; the oldest go first")
+    shared_prefix: str = option(
+        "auto",
+        "run the tokens that a group shares once in training: auto, where model and options allow it and the first batch "
+        "agrees with the plain path; on, or stop with the reason; off",
+        ("auto", "on", "off"),
+    )
     init: InitOptions = field(default_factory=InitOptions)
     replay: ReplayOptions = field(default_factory=ReplayOptions)
     cut: CutOptions = field(default_factory=CutOptions)
@@ -259,17 +295,21 @@ class RPOConfig:
     def from_namespace(cls, rpo: SimpleNamespace) -> "RPOConfig":
         """Build and check from the hierarchical ``args.rpo``. Raises OptionError."""
         groups = {name: group(**vars(getattr(rpo, name))) for name, group in GROUPS.items()}
-        config = cls(enable=rpo.enable, preset=rpo.preset, device=rpo.device, **groups)
+        top = {f.name: getattr(rpo, f.name) for f in fields(cls) if "help" in f.metadata}
+        config = cls(**top, **groups)
         config.check()
         return config
 
     def check(self) -> None:
         for name in GROUPS:
             getattr(self, name).check()
+        _need(self.log_samples_mb >= 1, "log_samples_mb", self.log_samples_mb, "at least 1")
         if self.prefix_loss.mode != "mask" and not self.cache.log_probs:
             raise OptionError(
                 f"--rpo.prefix_loss.mode {self.prefix_loss.mode} needs stored log-probs: drop --rpo.cache.log_probs false"
             )
+        if self.cut.rule == "uncertain" and not self.cache.log_probs:
+            raise OptionError("--rpo.cut.rule uncertain needs stored log-probs: drop --rpo.cache.log_probs false")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

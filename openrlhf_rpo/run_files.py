@@ -7,14 +7,19 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_rpo.cache.session import place
+from openrlhf_rpo.checkpoints import CACHE_FILE
 from openrlhf_rpo.types import Question
-
-CACHE_FILE = "rpo_cache.db"
 
 
 def cache_url(args: SimpleNamespace) -> str:
-    """``--rpo.cache.url``, or SQLite below ``--ckpt.path``."""
+    """``--rpo.cache.url``, or an SQLite file below ``--ckpt.path``."""
     return args.rpo.cache.url or f"sqlite:///{os.path.abspath(os.path.join(args.ckpt.path, CACHE_FILE))}"
+
+
+def cache_name(args: SimpleNamespace) -> str:
+    """The cache as messages call it: a file, or a URL without its password."""
+    return place(cache_url(args))[0]
 
 
 def cache_copy_path(args: SimpleNamespace, tag: str) -> str:
@@ -22,25 +27,26 @@ def cache_copy_path(args: SimpleNamespace, tag: str) -> str:
     return os.path.join(args.ckpt.path, "_actor", tag, CACHE_FILE)
 
 
-def latest_cache_copy(args: SimpleNamespace) -> str | None:
-    """The copy beside the checkpoint that a resumed run will load, if there is one."""
-    latest = os.path.join(args.ckpt.path, "_actor", "latest")
-    if not os.path.exists(latest):
-        return None
-    with open(latest) as f:
-        path = cache_copy_path(args, f.read().strip())
-    return path if os.path.exists(path) else None
-
-
 def fingerprints(args: SimpleNamespace, questions: Iterable[Question], tokenizer: Any) -> dict[str, str]:
     """Short hashes of what a cached path depends on: another set of them is another run (spec section 7)."""
     template = [args.data.input_template, args.data.apply_chat_template and tokenizer.chat_template]
     return {
         "data": _hash(sorted(q.question_id for q in questions)),
-        "tokenizer": _hash([sorted(tokenizer.get_vocab().items()), sorted(tokenizer.special_tokens_map.items())]),
+        "tokenizer": tokenizer_fingerprint(tokenizer),
         "template": _hash(template),
         "base model": _hash(_model_files(args.actor.model_name_or_path)),
     }
+
+
+def model_place(args: SimpleNamespace) -> str:
+    """The base model's folder as an absolute path, or its hub name: where its tokenizer is found again."""
+    name = args.actor.model_name_or_path
+    return os.path.abspath(name) if os.path.isdir(name) else name
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """A short hash of what ids mean under a tokenizer."""
+    return _hash([sorted(tokenizer.get_vocab().items()), sorted(tokenizer.special_tokens_map.items())])
 
 
 def _model_files(path: str) -> list[Any]:

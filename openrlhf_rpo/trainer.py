@@ -4,33 +4,37 @@ One controller (a Ray actor on the driver's node) as in ``openrlhf/trainer/ppo_t
 loggers, checkpoints, the KL controller and the PPO step. It alone writes the path cache.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 import ray
 import torch
-from tqdm import tqdm
 
-from openrlhf_rpo.algo.init import best_of
 from openrlhf_rpo.algo.reward_shaping import shape_rewards
 from openrlhf_rpo.algo.update.decide import decide
 from openrlhf_rpo.algo.variance import has_signal
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.checkpoints import Checkpoints, step_of
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.exchange.samples import SampleLog
+from openrlhf_rpo.exchange.sources import import_source
 from openrlhf_rpo.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
 from openrlhf_rpo.rollout.experience import to_experiences
 from openrlhf_rpo.rollout.generation import Generator
+from openrlhf_rpo.rollout.initial_cache import fill_initial_cache
 from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, load_questions
-from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout, Sampling
+from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import make_scorer
-from openrlhf_rpo.run_files import cache_copy_path, cache_url, fingerprints
+from openrlhf_rpo.run_files import cache_url, fingerprints, model_place
+from openrlhf_rpo.run_options import steering_options
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker
-from openrlhf_rpo.types import Group, Path, Question, StepRecord
+from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
+from openrlhf_rpo.types import Group, Question, StepRecord
 from openrlhf_rpo.upstream import BasePPOTrainer, balance_experiences, compute_eval_metrics, get_tokenizer
 
 
@@ -95,6 +99,9 @@ class _RPOTrainer(BasePPOTrainer):
             fingerprints(args, questions, tokenizer),
             store_log_probs=self.config.cache.log_probs,
         )
+        self.cache.set_options(steering_options(args, questions))
+        self.cache.describe(questions, model_place(args))
+        self.samples = SampleLog.of_run(self.config, args.ckpt.path, tokenizer)
         self.rollout = Rollout(
             Generator(vllm_engines, args.vllm.enable_sleep),
             make_scorer(self.config.reward, args.reward.remote_url),
@@ -103,6 +110,7 @@ class _RPOTrainer(BasePPOTrainer):
             self.config,
             args,
         )
+        self.checkpoints = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem)
         self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
         self.totals: dict[str, float] = {}
         self.last_commit = 0.0  # seconds; a step's record cannot hold its own commit, so the next one does
@@ -122,9 +130,9 @@ class _RPOTrainer(BasePPOTrainer):
         while step < self.max_steps and (batch := self.collect_batch(step + 1)) is not None:
             with self.clock("log_probs"):
                 experiences = self.make_experience(batch.kept)
-                self.log_prob_gap = torch.cat([e.info["rollout_log_prob_gap"] for e in experiences]).mean().item()
             with self.clock("train"):
                 status = self.train_on(experiences, step)
+            self.log_prob_gap = self.mean_log_prob_gap(experiences, status)
             with self.clock("weight_sync"):
                 self.broadcast_to_vllm()
             step += 1
@@ -132,26 +140,34 @@ class _RPOTrainer(BasePPOTrainer):
             with self.clock("cache"):
                 status |= self.commit(batch, step)
             self.log(step, status)
-            self.checkpoint(step, status)
-            if step % self.args.eval.steps == 0:
+            if step % self.args.eval.steps == 0:  # before the checkpoint, which then says that it was done
                 self.evaluate(step)
+            self.checkpoint(step, status)
         if step % self.args.eval.steps != 0:
             self.evaluate(step)
         self.close()
 
     def resume(self) -> int:
         """The step to go on from: the last checkpoint's, with the cache as it was at that step."""
-        states = self.init_checkpoint_states()
+        states = self.client_states(0) | self.init_checkpoint_states()
         self.restore_best_checkpoint_state(states)
         step = states["global_step"]
-        self.cache.rollback(step)
+        removed = self.cache.rollback(step)
+        if self.samples is not None:
+            self.samples.rollback(step)
         self.stream.position = states["total_consumed_prompts"]
+        if self.args.algo.kl.target:  # the adaptive coefficient
+            self.kl_ctl.value = states["kl_coef"]
+        if self.rollout.scorer is not None:
+            self.rollout.scorer.failures = states["reward_failures"]
         records = self.cache.records()
         if records:
             self.totals = dict(records[-1].metrics)
         if step:
             self.broadcast_to_vllm()
-            print(f"Resumed at step {step}: {self.cache.count():,} cached paths.", flush=True)
+        if step or removed:
+            again = f" {removed} committed steps after it are run again." if removed else ""
+            print(f"Resumed at step {step}: {self.cache.count():,} cached paths.{again}", flush=True)
         return step
 
     def collect_batch(self, step: int) -> Batch | None:
@@ -214,7 +230,7 @@ class _RPOTrainer(BasePPOTrainer):
     def train_on(self, experiences: list[Any], step: int) -> dict[str, Any]:
         """Hand the experiences to actor and critic and optimize (upstream: ``train_step``)."""
         status = self._compute_rollout_stats(experiences)
-        if self.args.train.dynamic_batch_enable:
+        if self.args.train.dynamic_batch_enable and not shares_prefixes(self.args):
             experiences = balance_experiences(experiences, self.args)
         refs = self.actor_model_group.async_run_method_batch(method_name="append", experience=experiences)
         if self.critic_model_group is not None:
@@ -224,6 +240,12 @@ class _RPOTrainer(BasePPOTrainer):
         if "kl" in status:
             self.kl_ctl.update(status["kl"], self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt)
         return status
+
+    def mean_log_prob_gap(self, experiences: list[Any], status: dict[str, Any]) -> float:
+        """Mean over the samples of |log pi_train - log pi_rollout|, from the pass that computed log pi_train first."""
+        if needs_old_log_probs(self.args):
+            return torch.cat([e.info["rollout_log_prob_gap"] for e in experiences]).mean().item()
+        return status["rollout_log_prob_gap"]
 
     def commit(self, batch: Batch, step: int) -> dict[str, float]:
         """Decide what enters the cache and commit it with the step's record, in one transaction."""
@@ -243,58 +265,14 @@ class _RPOTrainer(BasePPOTrainer):
         started = time.perf_counter()
         self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
         self.last_commit = time.perf_counter() - started
+        if self.samples is not None:
+            self.samples.write(step, batch.kept, batch.dropped)
         return metrics
 
-    # ── The initial cache ──
-
     def initialize_cache(self) -> None:
-        """C(0): nothing in progressive mode; one path a question, in committed batches, in bulk mode (eq. 1)."""
-        if not self.cache.initialised:
-            if self.config.init.mode == "bulk":
-                self.sample_initial_paths()
-            self.cache.mark_initialised()
+        """C(0): nothing in progressive mode; sampled (eq. 1) or imported paths in the others."""
+        fill_initial_cache(self.cache, self.rollout, self.stream.questions, self.config, partial(import_source, self.args))
         self.totals.setdefault(GENERATED_TOTAL, self.cache.initial_tokens)
-
-    def sample_initial_paths(self) -> None:
-        init, admit = self.config.init, self.config.update.admit
-        sampling = replace(
-            self.rollout.sampling,
-            n_samples=init.n_samples,
-            temperature=self.rollout.sampling.temperature if init.temperature is None else init.temperature,
-            top_p=self.rollout.sampling.top_p if init.top_p is None else init.top_p,
-            max_path_length=init.max_new_tokens or self.rollout.sampling.max_path_length,
-        )
-        for attempt in range(init.max_tries):
-            done = self.cache.question_ids_with_path()
-            pending = [q for q in self.stream.questions if q.question_id not in done]
-            with tqdm(total=len(pending), desc=f"Initial cache, round {attempt + 1}", unit="question") as bar:
-                for start in range(0, len(pending), init.batch_size):
-                    self.sample_initial_batch(pending[start : start + init.batch_size], sampling, attempt, admit, bar)
-
-    def sample_initial_batch(self, questions: list, sampling: Sampling, attempt: int, admit: str, bar: tqdm) -> None:
-        started, tokens = time.perf_counter(), 0
-
-        def progress(group: Group) -> None:
-            nonlocal tokens
-            tokens += sum(len(s.response_ids) for s in group.samples)
-            bar.update()
-            bar.set_postfix_str(f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
-
-        groups = self.rollout.sample_bare(questions, sampling, EVAL_STEP - 1 - attempt, progress)
-        chosen = [(group, best_of(group.samples, admit)) for group in groups]
-        paths = [
-            Path(
-                group.question.question_id,
-                best.response_ids,
-                best.response_log_probs,
-                best.finish_reason,
-                best.score,
-                best.shaped_reward,
-            )
-            for group, best in chosen
-            if best is not None
-        ]
-        self.cache.commit_initial(paths, tokens)
 
     # ── Scores that come from a reward model ──
 
@@ -349,27 +327,47 @@ class _RPOTrainer(BasePPOTrainer):
         shown = "  ".join(f"{k.removeprefix('eval_')} {v:.3f}" for k, v in logs.items() if "pass" in k)
         print(f"evaluation at step {step}: {shown}  ({logs['eval_seconds']:.1f} s)", flush=True)
         if step:
-            self.save_best_checkpoint(logs, step, self.client_states(step))
-            self.copy_cache(f"best_global_step{step}")
+            with self.checkpoints.staging_cleared_on_error():
+                self.save_best_checkpoint(logs, step, self.client_states(step))
+            self.publish(f"best_global_step{step}")
         return logs
 
     def client_states(self, step: int) -> dict[str, Any]:
+        """What a checkpoint says about the run beside the weights; everything else is keyed by it or in the cache."""
+        scorer = self.rollout.scorer
         return {
             "episode": self.stream.episode,
             "global_step": step,
             "total_consumed_prompts": self.stream.position,
             "data_loader_state_dict": {},
+            "kl_coef": float(self.kl_ctl.value),
+            "reward_failures": scorer.failures if scorer is not None else 0,
         }
 
     def checkpoint(self, step: int, status: dict[str, Any]) -> None:
         """Upstream's logs and checkpoint; the step was committed before, and a copy of the cache goes beside it."""
-        self.save_logs_and_checkpoints(step, status, self.client_states(step))
-        self.copy_cache(f"global_step{step}")
+        with self.checkpoints.staging_cleared_on_error():
+            self.save_logs_and_checkpoints(step, status, self.client_states(step))
+        written = self.publish(f"global_step{step}")
+        if step % self.args.ckpt.save_steps == 0 and not written and not self.args.ckpt.disable_ds:
+            raise RuntimeError(
+                f"the checkpoint of step {step} cannot be seen on the driver's node: --ckpt.path {self.args.ckpt.path} "
+                "must be on a file system that all nodes share"
+            )
 
-    def copy_cache(self, tag: str) -> None:
-        path = cache_copy_path(self.args, tag)
-        if os.path.isdir(os.path.dirname(path)):
-            self.cache.copy_to(path)
+    def publish(self, tag: str) -> bool:
+        """What the training actors wrote becomes checkpoint ``tag``; False when they wrote nothing."""
+        written = self.checkpoints.publish(tag, self.cache.copy_to)
+        if written:
+            print(f"Checkpoint {tag} is complete", flush=True)
+            self.prune_cache(step_of(tag))
+        return written
+
+    def prune_cache(self, step: int) -> None:
+        """Let go of replaced paths (``--rpo.cache.keep_versions``), but of none that a checkpoint can go back to."""
+        keep = self.config.cache.keep_versions
+        if keep is not None:
+            self.cache.prune(min(step - keep, self.checkpoints.oldest_step()))
 
     def log(self, step: int, status: dict[str, Any]) -> None:
         print(console_line(step, self.max_steps, status), flush=True)

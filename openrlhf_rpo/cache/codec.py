@@ -2,13 +2,17 @@
 
 Layout::
 
-    byte 0       version (1)
+    byte 0       version (2)
     bytes 1..4   CRC-32 of the rest, little endian
-    rest         raw deflate stream of: one byte that names the item type, then the items' byte planes
+    byte 5       the item type
+    bytes 6..9   number of items, little endian
+    rest         the items' lowest bytes, then a raw deflate stream of their other byte planes
 
-Item types: ``H`` uint16 (every id < 65,536), ``I`` uint32, ``e`` IEEE half precision, all little endian. The planes
-(all lowest bytes, then all second bytes, ...) put the nearly constant high bytes of token ids side by side, where they
-cost next to nothing.
+Item types: ``H`` uint16 (every id < 2**16), ``T`` 24 bits (every id < 2**24), ``I`` uint32, ``e`` IEEE half precision,
+all little endian. A plane holds one byte of every item. The lowest one is close to noise and is stored as it is: deflating
+it would take most of the time for a few percent. The nearly constant high ones cost next to nothing.
+
+Version 1, which is still read, has one deflate stream of the item type and all planes after the CRC.
 
 The CRC is of the stored bytes, so that every flipped bit is refused. zlib's own Adler-32 is too weak for it: on paths
 of up to 60 tokens about one flipped bit in 50,000 decoded to other ids of the same length.
@@ -18,19 +22,22 @@ A half has an 11 bit significand: a log-prob is stored to a relative error of 2*
 Degenerate cases: the empty sequence is a few bytes long; -inf is kept; a log-prob below -65,504 becomes -inf.
 """
 
+import functools
 import math
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
-VERSION = 1
-_ITEM_BYTES = {"H": 2, "I": 4, "e": 2}
+VERSION = 2
+_HEAD = struct.Struct("<cI")
+_PLANES = {"H": 2, "T": 3, "I": 4, "e": 2}
+_UNSIGNED = {"H": "H", "T": "I", "I": "I", "e": "H"}
 _HALF_MAX = 65504.0
 _RAW_DEFLATE = -15
-_ID_LEVEL = 6
-# The low byte of a half is noise: more effort does not make it smaller.
-_LOG_PROB_LEVEL = 1
+# A step stores about a hundred paths before it goes on: zlib's fastest level.
+_LEVEL = 1
+# The high bytes of halves that are numbers: not all of the five bits of the exponent are set.
+_NUMBERS = bytes(byte for byte in range(256) if byte & 0x7C != 0x7C)
 
 
 class CodecError(ValueError):
@@ -40,55 +47,90 @@ class CodecError(ValueError):
 def encode_token_ids(token_ids: Sequence[int]) -> bytes:
     """Ids in [0, 2**32) as bytes; about 2 bytes a token for a vocabulary of 150,000. Raises ``CodecError``."""
     try:
-        return _pack("H" if max(token_ids, default=0) < 65536 else "I", token_ids, _ID_LEVEL)
+        return _compressed("H", struct.pack(f"<{len(token_ids)}H", *token_ids))
+    except struct.error:
+        pass  # of a larger vocabulary, or no ids at all
+    try:
+        raw = struct.pack(f"<{len(token_ids)}I", *token_ids)
+        return _compressed("I" if raw[3::4].strip(b"\0") else "T", raw)
     except (struct.error, TypeError) as error:
         raise CodecError(f"a token id is no integer between 0 and 2**32 - 1 ({error})") from error
 
 
 def decode_token_ids(data: bytes) -> tuple[int, ...]:
     """Inverse of ``encode_token_ids``. Raises ``CodecError``."""
-    return _unpack(data, "HI")
+    return _unpack(data, "HTI")
 
 
 def encode_log_probs(log_probs: Sequence[float]) -> bytes:
     """Natural log-probs in half precision. NaN and +inf raise ``CodecError``."""
-    for position, value in enumerate(log_probs):
-        if not value <= _HALF_MAX:
-            raise CodecError(f"log-prob {value} at token {position} is no number below {_HALF_MAX:.0f}")
-    return _pack("e", [value if value >= -_HALF_MAX else -math.inf for value in log_probs], _LOG_PROB_LEVEL)
+    try:
+        raw = struct.pack(f"<{len(log_probs)}e", *log_probs)
+        ordinary = not raw[1::2].translate(None, _NUMBERS)
+    except OverflowError:
+        ordinary = False
+    return _compressed("e", raw if ordinary else _pack_extremes(log_probs))
 
 
 def decode_log_probs(data: bytes) -> tuple[float, ...]:
     """Inverse of ``encode_log_probs``, up to half precision. Raises ``CodecError``."""
-    return _unpack(data, "e")
+    return tuple(map(_halves().__getitem__, _unpack(data, "e")))
 
 
-def _pack(item: str, values: Sequence[int] | Sequence[float], level: int) -> bytes:
-    raw = struct.pack(f"<{len(values)}{item}", *values)
-    width = _ITEM_BYTES[item]
-    planes = b"".join(raw[byte::width] for byte in range(width))
-    stream = zlib.compress(item.encode() + planes, level, wbits=_RAW_DEFLATE)
-    return bytes([VERSION]) + zlib.crc32(stream).to_bytes(4, "little") + stream
+@functools.cache
+def _halves() -> tuple[float, ...]:
+    """The number that each of the 65,536 halves stands for: looking it up is faster than computing it."""
+    return struct.unpack("<65536e", struct.pack("<65536H", *range(65536)))
 
 
-def _unpack(data: bytes, items: str) -> tuple[Any, ...]:
-    if data[:1] != bytes([VERSION]):
-        raise CodecError(f"version byte {data[:1].hex() or 'missing'}, this version reads {VERSION:02x}")
-    crc, stream = data[1:5], data[5:]
-    if crc != zlib.crc32(stream).to_bytes(4, "little"):
+def _pack_extremes(log_probs: Sequence[float]) -> bytes:
+    for position, value in enumerate(log_probs):
+        if not value <= _HALF_MAX:
+            raise CodecError(f"log-prob {value} at token {position} is no number below {_HALF_MAX:.0f}")
+    return struct.pack(f"<{len(log_probs)}e", *(value if value >= -_HALF_MAX else -math.inf for value in log_probs))
+
+
+def _compressed(item: str, raw: bytes) -> bytes:
+    width = struct.calcsize(_UNSIGNED[item])
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW_DEFLATE)
+    parts = [_HEAD.pack(item.encode(), len(raw) // width), raw[::width]]
+    for byte in range(1, _PLANES[item]):
+        # A block of its own for each plane, because the bytes of one are distributed like no other's.
+        parts += [packer.compress(raw[byte::width]), packer.flush(zlib.Z_BLOCK)]
+    rest = b"".join([*parts, packer.flush()])
+    return bytes([VERSION]) + zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
+def check_bytes(data: bytes) -> None:
+    """Raises ``CodecError`` unless the bytes are those that were encoded; much faster than decoding them."""
+    if data[:1] not in (b"\x01", b"\x02"):
+        raise CodecError(f"version byte {data[:1].hex() or 'missing'}, this version reads 01 and 02")
+    if data[1:5] != zlib.crc32(memoryview(data)[5:]).to_bytes(4, "little"):
         raise CodecError(f"damaged bytes (the checksum of {len(data)} bytes differs)")
+
+
+def _unpack(data: bytes, items: str) -> tuple[int, ...]:
+    """The items as integers; halves by their bits."""
+    check_bytes(data)
     try:
-        content = zlib.decompress(stream, wbits=_RAW_DEFLATE)
-    except zlib.error as error:
+        if data[0] == 1:
+            content = zlib.decompress(data[5:], wbits=_RAW_DEFLATE)
+            item, planes = content[:1].decode("latin-1"), content[1:]
+            count = len(planes) // _PLANES.get(item, 1)
+        else:
+            kind, count = _HEAD.unpack_from(data, 5)
+            lowest = 5 + _HEAD.size
+            item = kind.decode("latin-1")
+            planes = data[lowest : lowest + count] + zlib.decompress(data[lowest + count :], wbits=_RAW_DEFLATE)
+    except (zlib.error, struct.error) as error:
         raise CodecError(f"damaged bytes ({error})") from error
-    item, planes = content[:1].decode("latin-1"), content[1:]
     if not item or item not in items:
         raise CodecError(f"item type {item!r}, expected one of {', '.join(items)}")
-    width = _ITEM_BYTES[item]
-    if len(planes) % width:
-        raise CodecError(f"{len(planes)} bytes are no whole number of items of {width} bytes")
-    count = len(planes) // width
-    raw = bytearray(len(planes))
-    for byte in range(width):
+    stored = _PLANES[item]
+    if len(planes) != stored * count:
+        raise CodecError(f"{len(planes)} bytes are no whole number of items of {stored} bytes")
+    width = struct.calcsize(_UNSIGNED[item])
+    raw = bytearray(count * width)
+    for byte in range(stored):
         raw[byte::width] = planes[byte * count : (byte + 1) * count]
-    return struct.unpack(f"<{count}{item}", raw)
+    return struct.unpack(f"<{count}{_UNSIGNED[item]}", raw)

@@ -1,5 +1,10 @@
 """What can be wrong with a path cache. Every message says what is wrong, where, and what to do."""
 
+import contextlib
+import pathlib
+import sqlite3
+from collections.abc import Iterator
+
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 
@@ -27,13 +32,24 @@ class CacheUnwritable(CacheError):
     """No permission, a read-only file, or no space left."""
 
 
-_RESTORE = "Put the copy beside a checkpoint in its place, or remove the file and start anew"
 _SPACE = "Nothing of this transaction was stored and earlier ones are whole; free space on the disk and resume"
+_SERVER = "Check that the server runs, that the database exists, and the name and password in --rpo.cache.url"
+# PostgreSQL's states (their beginnings), in the order in which they are looked for.
+_POSTGRES: tuple[tuple[str, type[CacheError], str], ...] = (
+    ("53100", CacheUnwritable, _SPACE),
+    ("25006", CacheUnwritable, "The server or this connection may only read"),
+    ("42501", CacheUnwritable, "Give the user of --rpo.cache.url the right to create and change tables"),
+    ("XX", CacheCorrupt, ""),
+    ("3D", CacheUnwritable, "Create it (createdb) or correct --rpo.cache.url"),
+    ("28", CacheUnwritable, _SERVER),
+    ("08", CacheUnwritable, _SERVER),
+    ("57P", CacheUnwritable, "What was committed is whole; resume when the server is up"),
+)
 # SQLite's own words, stable over its versions, in the order in which they are looked for.
 _SQLITE: tuple[tuple[str, type[CacheError], str], ...] = (
-    ("file is not a database", CacheCorrupt, _RESTORE),
-    ("malformed", CacheCorrupt, _RESTORE),
-    ("could not decode to utf-8", CacheCorrupt, _RESTORE),
+    ("file is not a database", CacheCorrupt, ""),
+    ("malformed", CacheCorrupt, ""),
+    ("could not decode to utf-8", CacheCorrupt, ""),
     ("database or disk is full", CacheUnwritable, _SPACE),
     ("disk i/o error", CacheUnwritable, _SPACE + " (the disk may also be failing or over quota)"),
     ("readonly database", CacheUnwritable, "Make the file and its folder writable"),
@@ -42,12 +58,43 @@ _SQLITE: tuple[tuple[str, type[CacheError], str], ...] = (
 )
 
 
+def cure_of(where: str) -> str:
+    """What to do about a damaged database, as a command where a copy lies beside the latest checkpoint."""
+    file = pathlib.Path(where)
+    latest = file.parent / "_actor" / "latest"
+    remove = f"`rm -f {file} {file}-wal {file}-shm`"
+    if "://" in where:
+        return "Make an empty database, then resume with --ckpt.load_enable: the copy beside the checkpoint fills it."
+    if latest.is_file() and (copy := latest.parent / latest.read_text().strip() / file.name).is_file():
+        return f"{remove}, then resume with --ckpt.load_enable: the copy {copy} takes its place."
+    return f"{remove}, then put the copy beside a checkpoint in its place, or start anew."
+
+
 def translated(error: DBAPIError, where: str) -> CacheError:
     """The ``CacheError`` that says what a driver's error means. ``where`` names the database."""
     cause = str(error.orig)
     if isinstance(error, IntegrityError):
         return CacheError(f"Path cache {where} refused the rows ({cause}). Nothing of this transaction was stored.")
-    for words, kind, advice in _SQLITE:
-        if words in cause.lower():
-            return kind(f"Path cache {where}: {cause}. {advice}.")
-    return CacheError(f"Path cache {where} failed: {cause}.")
+    state = getattr(error.orig, "sqlstate", None)
+    known = [(words in cause.lower(), kind, advice) for words, kind, advice in _SQLITE]
+    if "://" in where:
+        # Without a state the server was not reached, or ended the connection.
+        known = [((state or "08").startswith(begin), kind, advice) for begin, kind, advice in _POSTGRES]
+    for matches, kind, advice in known:
+        if matches:
+            return kind(f"Path cache {where}: {cause.strip()}. {advice + '.' if advice else cure_of(where)}")
+    return CacheError(f"Path cache {where} failed: {cause.strip()}.")
+
+
+@contextlib.contextmanager
+def readable_errors(where: str) -> Iterator[None]:
+    """Turn a driver's error into the ``CacheError`` that names the database, the cause and what to do."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise translated(error, where) from error
+    except sqlite3.Error as error:
+        raise translated(DBAPIError(None, None, error), where) from error
+    except UnicodeDecodeError as error:
+        # The driver's own message quotes the damaged bytes.
+        raise CacheCorrupt(f"Path cache {where} is damaged ({error}). {cure_of(where)}") from error

@@ -20,24 +20,53 @@ def scripts_folder() -> pathlib.Path:
     raise CacheError(f"openrlhf_rpo in {package} was installed without its migration scripts. Install it again.")
 
 
+def is_current(connection: Connection, where: str) -> bool:
+    """Whether the schema is this version's. Raises ``CacheNewer`` on a revision unknown here."""
+    current, head = _revisions(connection, where, _config())
+    return current == head
+
+
 def upgrade(connection: Connection, where: str) -> None:
     """Upgrade to head inside the transaction of ``connection``. ``where`` names the database in messages.
 
     Raises ``CacheNewer`` on a revision unknown here, ``CacheError`` on tables that are not a path cache's.
     """
-    config = Config()
-    config.set_main_option("script_location", str(scripts_folder()).replace("%", "%%"))
-    scripts = ScriptDirectory.from_config(config)
-    head = scripts.get_current_head()
-    current = MigrationContext.configure(connection).get_current_revision()
+    config = _config()
+    current, head = _revisions(connection, where, config)
     if current == head:
         return
     if current is None and set(inspect(connection).get_table_names()) - {"alembic_version"}:
         raise CacheError(f"{where} is a database of something else. Use another --rpo.cache.url.")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def check_revision(connection: Connection, where: str) -> None:
+    """For a reader, which changes nothing: raises ``CacheError`` unless the schema is this version's."""
+    current, head = _revisions(connection, where, _config())
+    if current is None:
+        raise CacheError(f"{where} holds no path cache.")
+    if current != head:
+        raise CacheError(
+            f"Path cache {where} has schema revision {current}, this version of openrlhf_rpo reads {head}. Resuming its "
+            f"run upgrades it, and so does `alembic -x url=... upgrade head`."
+        )
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(scripts_folder()).replace("%", "%%"))
+    return config
+
+
+def _revisions(connection: Connection, where: str, config: Config) -> tuple[str | None, str | None]:
+    """(the database's, this version's). Raises ``CacheNewer`` when the database's is unknown here."""
+    scripts = ScriptDirectory.from_config(config)
+    head = scripts.get_current_head()
+    current = MigrationContext.configure(connection).get_current_revision()
     if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
         raise CacheNewer(
             f"Path cache {where} has schema revision {current}, this version of openrlhf_rpo knows up to {head}. "
             "Install the version that wrote it, or a later one."
         )
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    return current, head

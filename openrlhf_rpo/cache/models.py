@@ -1,30 +1,45 @@
 """The tables of the path cache (SQLAlchemy 2 typed ORM). ``alembic/versions`` builds exactly these.
 
 Rows are only added, never changed: the cache at step t is, for each question, the row with the largest step <= t.
-The initial cache has step 0. Token ids and log-probs are bytes of ``codec``.
+The initial cache has step 0. Token ids and log-probs are bytes of ``codec``. Every row carries a checksum of its other
+columns (``checksum_of``), so that a damaged number is refused like a damaged path.
 """
 
+import functools
+import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import JSON, DateTime, Double, ForeignKey, Index, LargeBinary
+from sqlalchemy import JSON, BigInteger, DateTime, Double, ForeignKey, Index, LargeBinary
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class Base(DeclarativeBase):
     type_annotation_map = {float: Double, datetime: DateTime(timezone=True), bytes: LargeBinary}
 
+    checksum: Mapped[int] = mapped_column(BigInteger, sort_order=99, server_default="0")
+
 
 class RunRow(Base):
-    """What the cache belongs to: fingerprints, the package version that made it, when C(0) was complete."""
+    """What the cache belongs to: fingerprints, model, the package version that made it, when C(0) was complete."""
 
     __tablename__ = "runs"
 
     key: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[str]
+
+
+class QuestionRow(Base):
+    """One question of the run (``types.Question``): what stands behind its id. Nothing that a step decides reads it."""
+
+    __tablename__ = "questions"
+
+    question_id: Mapped[str] = mapped_column(primary_key=True)
+    text: Mapped[str]
+    prompt: Mapped[str]
+    label: Mapped[str]
+    datasource: Mapped[str]
 
 
 class PathRow(Base):
@@ -72,7 +87,7 @@ class StepRow(Base):
     episode: Mapped[int]
     consumed: Mapped[int]
     metrics: Mapped[dict[str, float | None]] = mapped_column(JSON)
-    created_at: Mapped[datetime] = mapped_column(default=_now)
+    created_at: Mapped[datetime]
 
 
 class EvaluationRow(Base):
@@ -82,3 +97,26 @@ class EvaluationRow(Base):
 
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     metrics: Mapped[dict[str, float | None]] = mapped_column(JSON)
+
+
+def checksum_of(table: type[Base], values: Mapping[str, Any]) -> int:
+    """CRC-32 of a row's columns by name. Bytes enter with their first five, the version and checksum of ``codec``.
+
+    Times are taken as UTC, which is how SQLite returns them; the migrations compute the same.
+    """
+    return zlib.crc32(repr([(name, _plain(values[name])) for name in _names(table)]).encode())
+
+
+@functools.cache
+def _names(table: type[Base]) -> list[str]:
+    return sorted(column.name for column in table.__table__.columns if column.name != "checksum")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value[:5]
+    if isinstance(value, dict):
+        return sorted(value.items())
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    return value

@@ -1,9 +1,13 @@
 """Ray for a run: what the command asks for, what there is, and the connection itself."""
 
 import os
+import socket
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_rpo import platform
+from openrlhf_rpo.platform.cpu import FLOAT32
 from openrlhf_rpo.upstream import UsageError
 
 Need = tuple[str, int, str]  # what, how many devices, the flags that say so
@@ -51,6 +55,12 @@ def check_resources(needs: list[Need], available: dict[str, float], kind: str) -
     )
 
 
+def check_devices(needs: list[Need], available: dict[str, float], device: str) -> None:
+    """``check_resources`` for every kind that a run on ``device`` takes."""
+    for kind in ("GPU", "CPU") if device == "cuda" else ("CPU",):  # every process takes a CPU, too
+        check_resources(needs, available, kind)
+
+
 def choose_device(args: SimpleNamespace) -> str:
     """Settle --rpo.device, "cpu" or "cuda", before anything of OpenRLHF is imported and the host is patched for it.
 
@@ -59,11 +69,7 @@ def choose_device(args: SimpleNamespace) -> str:
     address = os.environ.get("RAY_ADDRESS")
     gpus = 0.0
     if address and args.rpo.device == "auto":
-        import ray
-
-        ray.init(address=address, log_to_driver=False)
-        gpus = ray.cluster_resources().get("GPU", 0.0)
-        ray.shutdown()
+        gpus = resources_of(address)[0].get("GPU", 0.0)
     device = platform.choose(args.rpo.device, gpus)
     if device == "cpu":
         adapt_options_to_cpu(args)
@@ -87,20 +93,66 @@ def connect(args: SimpleNamespace, device: str) -> None:
         },
     }
     if address:
-        ray.init(address=address, runtime_env=runtime_env)
+        join(address, runtime_env=runtime_env)
     elif device == "cpu":
         # A laptop may run more processes than it has cores; each takes one CPU in Ray's books. "local": a Ray that
         # happens to run on this host does not let itself be told its number of CPUs.
         cpus = max(os.cpu_count() or 1, sum(n for _, n, _ in needs))
-        ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, runtime_env=runtime_env)
+        start_patiently(
+            lambda: ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, runtime_env=runtime_env)
+        )
     else:
         ray.init(runtime_env=runtime_env)
     try:
-        for kind in ("GPU", "CPU") if device == "cuda" else ("CPU",):  # every process takes a CPU, too
-            check_resources(needs, ray.cluster_resources(), kind)
+        check_devices(needs, ray.cluster_resources(), device)
     except UsageError:
         ray.shutdown()
         raise
+
+
+def join(address: str, **options: Any) -> None:
+    """Connect to the cluster at ``address``. Raises UsageError when none answers there."""
+    import ray
+
+    remedy = "start one with `ray start --head`, correct the address, or unset it"
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if port.isdigit():  # Ray would try for minutes without a word
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        ray.init(address=address, **options)
+    except OSError as error:  # ConnectionError is one
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): {remedy}") from error
+
+
+def resources_of(address: str) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """What the cluster at ``address`` has together, and each of its nodes. Raises UsageError."""
+    import ray
+
+    join(address, log_to_driver=False)
+    try:
+        return ray.cluster_resources(), [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    finally:
+        ray.shutdown()
+
+
+def disconnect() -> None:
+    """Leave the cluster; a local one ends with all of its processes, whose last output is printed before."""
+    import ray
+
+    ray.shutdown()
+
+
+def start_patiently(start: Callable[[], object], attempts: int = 3) -> None:
+    """Start a local Ray, again if it took too long: Ray gives its node 30 seconds, which a busy laptop may exceed."""
+    for left in reversed(range(attempts)):
+        try:
+            start()
+            return
+        except Exception as error:  # Ray raises nothing narrower
+            if "timed out during startup" not in str(error) or not left:
+                raise
+            print("Ray did not come up within its 30 seconds, this host is busy: trying again", flush=True)
 
 
 def adapt_options_to_cpu(args: SimpleNamespace) -> None:
@@ -112,6 +164,10 @@ def adapt_options_to_cpu(args: SimpleNamespace) -> None:
         )
     if args.vllm.tensor_parallel_size > 1 or args.vllm.enable_sleep:
         raise UsageError("--vllm.tensor_parallel_size > 1 and --vllm.enable_sleep need a GPU: leave them out")
+    if args.ds.param_dtype == "fp16":
+        raise UsageError("--ds.param_dtype fp16 needs a GPU: leave it out, a CPU host computes in float32")
+    # Without instructions for bfloat16, which many CPUs lack, a matrix product takes 13 times as long as in float32.
+    args.ds.param_dtype = FLOAT32
     if "flash_attention" in args.ds.attn_implementation:
         args.ds.attn_implementation = "sdpa"
     args.vllm.sync_backend = "gloo"

@@ -4,6 +4,8 @@ import argparse
 import sys
 
 from openrlhf_rpo import __version__
+from openrlhf_rpo.cli.cache import command as cache
+from openrlhf_rpo.cli.doctor import command as doctor
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,12 +22,18 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_argument("--out", default="runs/demo", help="folder of the run (default: %(default)s)")
     demo.add_argument("--steps", type=int, default=24, help="training steps (default: %(default)s)")
     demo.add_argument("--level", default="main", choices=["main", "hard"], help="difficulty (default: %(default)s)")
+    cache.add_parser(commands)
+    doctor.add_parser(commands)
 
     args, rest = parser.parse_known_args(argv)
     if args.command == "train":
         from openrlhf_rpo.cli import train_rpo_ray
 
         return train_rpo_ray.main(rest)
+    if args.command == "doctor":
+        return doctor.run(rest, args.json)
+    if args.command == "cache" and (args.cache_command == "import" or not rest):
+        return cache.run(args, rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     from openrlhf_rpo.cli.demo import run_demo

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from openrlhf_rpo import upstream
 from openrlhf_rpo.algo.presets import expand
 from openrlhf_rpo.config import OptionError, RPOConfig, add_options
+from openrlhf_rpo.training.passes import cannot_share
 from openrlhf_rpo.upstream import UsageError
 
 _UNSET = object()
+DRY_RUN = "--dry-run"
 SHIPPED_REWARD = "rpo"  # stands in --reward.remote_url for --rpo.reward.functions
 
 
@@ -18,7 +20,10 @@ def build_parser() -> argparse.ArgumentParser:
     """OpenRLHF's parser with the ``--rpo.*`` options added."""
     parser = upstream.build_parser()
     parser.prog = "python -m openrlhf_rpo.cli.train_rpo_ray"
-    parser.description = "Train a reasoning model with RPO on OpenRLHF: every OpenRLHF option, and --rpo.*."
+    parser.description = (
+        "Train a reasoning model with RPO on OpenRLHF: every OpenRLHF option, and --rpo.*. With --dry-run the command is "
+        "checked against this machine, the data and the cluster, and nothing is trained (the same as openrlhf-rpo doctor)."
+    )
     add_options(parser)
     return parser
 
@@ -33,7 +38,7 @@ def parse(argv: list[str]) -> SimpleNamespace:
     _apply_presets(flat, given)
     rpo = RPOConfig.from_namespace(upstream.nest(flat).rpo)
     _use_shipped_rewards(flat, rpo)
-    _make_reward_file_absolute(flat)
+    _make_files_absolute(flat)
     args = upstream.finish_args(flat)
     check_options(args, rpo)
     return args
@@ -90,11 +95,13 @@ def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
     setattr(flat, "reward.remote_url", url)
 
 
-def _make_reward_file_absolute(flat: argparse.Namespace) -> None:
-    """The file is loaded by processes with other working directories than the command's."""
-    url = getattr(flat, "reward.remote_url")
+def _make_files_absolute(flat: argparse.Namespace) -> None:
+    """These files are opened by processes with other working directories than the command's."""
+    url, source = getattr(flat, "reward.remote_url"), getattr(flat, "rpo.init.source")
     if url and url.endswith(".py"):
         setattr(flat, "reward.remote_url", os.path.abspath(url))
+    if source and "://" not in source:
+        setattr(flat, "rpo.init.source", os.path.abspath(source))
 
 
 def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
@@ -130,6 +137,8 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         "--train.async_enable with RPO is refused: a rollout that runs ahead would read paths that the step before it "
         "has not replaced yet. Leave it out, or use --rpo.enable false",
     )
+    reason = cannot_share(args)
+    _need(rpo.shared_prefix != "on" or reason is None, f"--rpo.shared_prefix on cannot work: {reason}")
     _need(args.vllm.num_engines, "--vllm.num_engines is missing: RPO generates through vLLM, at least 1 engine")
     _need(
         not (args.algo.dynamic_filtering_enable and not args.reward.remote_url),

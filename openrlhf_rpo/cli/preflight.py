@@ -2,14 +2,19 @@
 
 import os
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.cli.options import SHIPPED_REWARD
+from openrlhf_rpo.cli.resume_checks import check_cache
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.exchange.errors import ExchangeError
+from openrlhf_rpo.exchange.sources import check_source, import_source
 from openrlhf_rpo.rewards.math import unparsable
 from openrlhf_rpo.rollout.questions import load_eval_questions, load_questions
 from openrlhf_rpo.rollout.scoring import check_reward_source
-from openrlhf_rpo.run_files import cache_url, fingerprints, latest_cache_copy
+from openrlhf_rpo.run_files import cache_url, tokenizer_fingerprint
+from openrlhf_rpo.training.passes import cannot_share
 from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import UsageError, get_tokenizer
 
@@ -17,11 +22,26 @@ MAX_UNPARSABLE_SHARE = 0.1
 
 
 def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
-    """Model, tokenizer, data, labels, reward source, output folder and cache. Raises UsageError or CacheError."""
-    tokenizer = _load_tokenizer(args)
+    """Model, tokenizer, data, labels, reward source, output folder, cache and import. Raises UsageError or CacheError."""
+    tokenizer = load_tokenizer(args)
+    questions, held_out, said = load_data(args, tokenizer)
+    print(said, flush=True)
+    if config.shared_prefix == "auto" and (reason := cannot_share(args)):
+        print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
+    if warning := check_labels(config, questions + held_out):
+        print(f"Warning: {warning}", flush=True)
+    check_reward(args, config)
+    _check_writable(args.ckpt.path, "--ckpt.path")
+    _check_writable(args.ckpt.output_dir, "--ckpt.output_dir")
+    check_cache(args, questions, tokenizer)
+    if config.init.mode == "import":
+        _check_import(args, questions, tokenizer)
+
+
+def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str]:
+    """Training and held-out questions, each with room for an answer, and a line that counts them. Raises UsageError."""
     questions, merged = load_questions(args, tokenizer)
     held_out = load_eval_questions(args, tokenizer)
-    print(f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else ""), flush=True)
     if args.rollout.batch_size > len(questions):
         raise UsageError(
             f"--rollout.batch_size {args.rollout.batch_size} asks for more questions than the data set has "
@@ -29,18 +49,18 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
         )
     _check_lengths(args, questions, tokenizer, "--data.prompt_dataset")
     _check_lengths(args, held_out, tokenizer, "--eval.dataset")
-    if config.reward.functions and {"math", "cosine"} & set(config.reward.functions.split(",")):
-        _check_labels(questions + held_out)
+    return questions, held_out, f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
+
+
+def check_reward(args: SimpleNamespace, config: RPOConfig) -> None:
+    """The reward source can be loaded or is well-formed. Raises UsageError."""
     try:
         check_reward_source(config.reward, None if args.reward.remote_url == [SHIPPED_REWARD] else args.reward.remote_url)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    _check_writable(args.ckpt.path, "--ckpt.path")
-    _check_writable(args.ckpt.output_dir, "--ckpt.output_dir")
-    _check_cache(args, questions, tokenizer)
 
 
-def _load_tokenizer(args: SimpleNamespace):
+def load_tokenizer(args: SimpleNamespace) -> Any:
     """As the trainer loads it, so that both come to the same fingerprint."""
     from transformers import AutoConfig
 
@@ -72,15 +92,18 @@ def _check_lengths(args: SimpleNamespace, questions: list[Question], tokenizer, 
         )
 
 
-def _check_labels(questions: list[Question]) -> None:
+def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
+    """A warning about labels that the math reward cannot parse. Raises UsageError when they are many."""
+    if not config.reward.functions or not {"math", "cosine"} & set(config.reward.functions.split(",")):
+        return None
     bad = unparsable([q.label for q in questions])
     if not bad:
-        return
+        return None
     shown = "; ".join(f"{questions[i].label!r} ({questions[i].prompt[:40]!r})" for i in bad[:3])
     message = f"{len(bad)} of {len(questions)} labels cannot be parsed by the math reward, such as {shown}"
     if len(bad) > MAX_UNPARSABLE_SHARE * len(questions):
         raise UsageError(message + ". Check --data.label_key, or bring your own reward with --reward.remote_url")
-    print(f"Warning: {message}; they can never be rewarded", flush=True)
+    return f"{message}; they can never be rewarded"
 
 
 def _check_writable(path: str, flag: str) -> None:
@@ -92,17 +115,12 @@ def _check_writable(path: str, flag: str) -> None:
         raise UsageError(f"{flag} {path}: not writable")
 
 
-def _check_cache(args: SimpleNamespace, questions: list[Question], tokenizer) -> None:
-    """The cache belongs to this run, and is fresh unless the run resumes. A lost one comes back from the checkpoint."""
-    url = cache_url(args)
-    copy = latest_cache_copy(args)
-    if args.ckpt.load_enable and copy and url.startswith("sqlite:///") and not os.path.exists(url[len("sqlite:///") :]):
-        print(f"The cache {url} is missing; restoring the copy beside the checkpoint, {copy}", flush=True)
-        PathCache.restore(copy, url)
-    with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:
-        step = cache.latest_step
-        if step > 0 and not args.ckpt.load_enable:
-            raise UsageError(
-                f"the cache {url} already holds {step} steps of a run: add --ckpt.load_enable to resume it, "
-                f"or use another --ckpt.path"
-            )
+def _check_import(args: SimpleNamespace, questions: list[Question], tokenizer) -> None:
+    """There is something to import for these questions. A run whose initial cache is complete needs its source no more."""
+    with PathCache.open_to_read(cache_url(args)) as cache:
+        if cache.initialised:
+            return
+    try:
+        print(check_source(import_source(args), questions, tokenizer_fingerprint(tokenizer)), flush=True)
+    except ExchangeError as error:
+        raise UsageError(f"--rpo.init.source {error}") from error

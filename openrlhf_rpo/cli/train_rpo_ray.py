@@ -1,25 +1,30 @@
 """``python -m openrlhf_rpo.cli.train_rpo_ray``: train with RPO on OpenRLHF, or with ``--rpo.enable false`` without."""
 
 import sys
+import traceback
 from types import SimpleNamespace
 
 from openrlhf_rpo import upstream
 from openrlhf_rpo.cache.errors import CacheError
-from openrlhf_rpo.cli.options import OptionError, UsageError, parse
+from openrlhf_rpo.cli.options import DRY_RUN, OptionError, UsageError, parse
 from openrlhf_rpo.config import RPOConfig
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 the command cannot work (said in one message); what fails later raises."""
+    """Exit status: 0 done, 2 the command cannot work (said in one message), 1 the run failed (said at the end)."""
+    words = sys.argv[1:] if argv is None else argv
+    if DRY_RUN in words:
+        from openrlhf_rpo.cli.doctor.command import run as examine
+
+        return examine(words)
     try:
         upstream.check_version()
-        args = parse(sys.argv[1:] if argv is None else argv)
+        args = parse(words)
         prepare(args)
     except (UsageError, OptionError, CacheError, upstream.UpstreamError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    run(args)
-    return 0
+    return run(args)
 
 
 def prepare(args: SimpleNamespace) -> None:
@@ -35,17 +40,30 @@ def prepare(args: SimpleNamespace) -> None:
     connect(args, device)
 
 
-def run(args: SimpleNamespace) -> None:
-    """OpenRLHF's own ``train``, with our engine, policy actor and trainer in it."""
+def run(args: SimpleNamespace) -> int:
+    """OpenRLHF's own ``train``, with our engine, model actors and trainer in it. Exit status 0, or 1 on failure."""
     if not args.rpo.enable:
         upstream.train(args)
-        return
+        return 0
+    from openrlhf_rpo.cli.cluster import disconnect
+    from openrlhf_rpo.cli.failures import describe
     from openrlhf_rpo.rollout.engine import RPOEngine
     from openrlhf_rpo.trainer import RPOTrainer
-    from openrlhf_rpo.training.policy_actor import RPOPolicyActor
+    from openrlhf_rpo.training.reference_actor import RPOReferenceActor
+    from openrlhf_rpo.training.resumable import RPOCriticActor, RPOPolicyActor
 
-    with upstream.replaced(RPOEngine, RPOPolicyActor, _OnThisNode(RPOTrainer), "processed_logprobs"):
-        upstream.train(args)
+    models = {"policy_actor": RPOPolicyActor, "critic_actor": RPOCriticActor, "reference_actor": RPOReferenceActor}
+    replaced = upstream.replaced(RPOEngine, **models, trainer=_OnThisNode(RPOTrainer), logprobs_mode="processed_logprobs")
+    try:
+        with replaced:
+            upstream.train(args)
+    except Exception as error:  # of whatever process: the driver has nothing left to do but to say what it means
+        traceback.print_exc()
+        message = describe(error, args)
+        disconnect()
+        print(message, file=sys.stderr, flush=True)
+        return 1
+    return 0
 
 
 class _OnThisNode:

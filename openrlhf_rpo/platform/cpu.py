@@ -1,14 +1,19 @@
-"""The places where OpenRLHF 0.11.2 takes CUDA for granted, each patched when its module is first imported.
+"""The places where OpenRLHF 0.11.2 takes CUDA, or a host of its own, for granted, each patched at its module's first import.
 
 Import hooks rather than imports, because a Ray worker must be ready before it knows which actor it will become, and
 importing torch and openrlhf in each idle worker would cost seconds of every start.
 """
 
+import contextlib
+import random
+import socket
 from typing import Any
 
 import wrapt
 
 from openrlhf_rpo.platform import weight_sync
+
+FLOAT32 = "fp32"
 
 
 def patch() -> None:
@@ -17,7 +22,11 @@ def patch() -> None:
         ("torch.cuda", _no_cuda_device),
         ("ray.actor", _actors_ask_for_no_gpu),
         ("ray.util.placement_group", _bundles_ask_for_no_gpu),
+        ("openrlhf.utils.utils", _float32),
+        ("deepspeed.comm.torch", _no_shared_memory_reduce),
+        ("deepspeed.runtime.engine", _torch_adam),
         ("openrlhf.utils.deepspeed.deepspeed", _strategy_on_cpu),
+        ("openrlhf.trainer.ray.launcher", _port_that_nobody_draws),
         ("openrlhf.trainer.ray.ppo_actor", weight_sync.patch_sender),
         ("openrlhf.trainer.ray.vllm_engine", weight_sync.patch_engine),
     ):
@@ -61,6 +70,49 @@ def _bundles_ask_for_no_gpu(module: Any) -> None:
         return placement_group(bundles, *args, **kwargs)
 
     module.placement_group = without_gpu
+
+
+def _float32(module: Any) -> None:
+    """``--ds.param_dtype fp32``, which upstream has no word for; DeepSpeed's default is float32."""
+    convert = module.convert_to_torch_dtype
+
+    def with_float32(param_dtype: str) -> Any:
+        import torch
+
+        return torch.float32 if param_dtype == FLOAT32 else convert(param_dtype)
+
+    module.convert_to_torch_dtype = with_float32
+
+
+def _no_shared_memory_reduce(module: Any) -> None:
+    """An operation for inference over several ranks, which every process group compiles: 25 s on a new machine."""
+    module.build_shm_op = lambda: None
+
+
+def _torch_adam(module: Any) -> None:
+    """torch's AdamW computes what DeepSpeed's fused one does, which would be compiled: 50 s on a new machine."""
+    configure = module.DeepSpeedEngine.get_optimizer_configuration
+
+    def without_compiling(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.zero_use_cpu_optimizer():  # --ds.adam_offload has an optimizer of its own
+            parameters.setdefault(module.TORCH_ADAM_PARAM, True)
+        return configure(self, parameters, *args, **kwargs)
+
+    module.DeepSpeedEngine.get_optimizer_configuration = without_compiling
+
+
+def _port_that_nobody_draws(module: Any) -> None:
+    """DeepSpeed listens seconds after its port was chosen, and runs that share a host draw hundreds of ports meanwhile."""
+    module.BaseDistributedActor._get_free_port = staticmethod(free_port)
+
+
+def free_port(among: range = range(20_000, 32_768)) -> int:
+    """A free port, by default between those of Ray's workers (to 19,999) and those that Linux gives out (from 32,768)."""
+    for port in random.SystemRandom().sample(among, min(len(among), 100)):
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("", port))
+            return port
+    raise OSError(f"no free port was found between {among[0]} and {among[-1]}")
 
 
 def _strategy_on_cpu(module: Any) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 EXTENSION = "openrlhf_rpo.platform.weight_sync.CpuWorkerExtension"
 
 
-def _gloo_group(host: str, port: int, rank: int, world_size: int) -> Any:
+def _gloo_group(host: str, port: int, rank: int, world_size: int, server: socket.socket | None = None) -> Any:
+    """``server``: rank 0's listening socket, which the group takes over, so that nobody else can take its port."""
     from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
-    return stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
+    return stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo", listen_socket=server)
 
 
 class CpuWorkerExtension:
@@ -46,6 +47,18 @@ class CpuWorkerExtension:
         parts = flat.split(sizes)
         weights = [(name, part.view(shape)) for (name, _, shape), part in zip(layout, parts, strict=True)]
         self.model_runner.reload_weights(weights_iterator=iter(weights))  # type: ignore[attr-defined]
+        self._repack_tied_output_layer()
+
+    def _repack_tied_output_layer(self) -> None:
+        """An output layer tied to the embedding is given no weights of its own, and would keep its packed copy of the old.
+
+        vLLM 0.29 packs linear layers for oneDNN and packs again what it reloads, which a tied layer is not.
+        """
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+        for layer in self.model_runner.get_model().modules():  # type: ignore[attr-defined]
+            if isinstance(layer, ParallelLMHead):
+                layer.quant_method.process_weights_after_loading(layer)
 
 
 def _root(rank: int) -> Any:
@@ -57,14 +70,14 @@ def _root(rank: int) -> Any:
 
 
 def patch_engine(module: Any) -> None:
-    """``RolloutRayActor``: our worker extension, a KV block size that CPU attention knows, and ``receive_weights``."""
+    """``RolloutRayActor``: our worker extension, float32, a KV block size for CPU attention, and ``receive_weights``."""
     from openrlhf_rpo.upstream import unwrap
 
     engine = unwrap(module.RolloutRayActor)
     start = engine.__init__
 
     async def on_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32}
+        kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32, "dtype": "float32"}
         # A prefill cut in two rewinds the request's seeded generator, which a CPU generator cannot do.
         longest = kwargs.get("max_model_len") or 0
         kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, longest)}
@@ -90,18 +103,16 @@ def _init_vllm_sync_group(self: Any, backend: str) -> None:
     """Rank 0 of DeepSpeed is rank 0 of the group; engine i is rank i + 1 (tensor parallelism is 1 on CPU)."""
     import ray
 
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        port = sock.getsockname()[1]
     # An engine that could not start raises here; joining a group with it would wait for its timeout.
     ray.get([engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines])
-    host = ray.util.get_node_ip_address()
+    server = socket.create_server(("", 0))
+    host, port = ray.util.get_node_ip_address(), server.getsockname()[1]
     world_size = len(self.vllm_engines) + 1
     joining = [
         engine.init_process_group.remote(host, port, i + 1, world_size, "openrlhf_rpo", "gloo", False)
         for i, engine in enumerate(self.vllm_engines)
     ]
-    self._model_update_group = _gloo_group(host, port, 0, world_size)
+    self._model_update_group = _gloo_group(host, port, 0, world_size, server)
     ray.get(joining)
 
 

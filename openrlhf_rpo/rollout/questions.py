@@ -8,6 +8,7 @@ from typing import Any
 from datasets.exceptions import DatasetGenerationError
 
 from openrlhf_rpo.algo.draws import episode_order
+from openrlhf_rpo.exchange.matching import question_text
 from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import PromptDataset, UsageError, blending_datasets
 
@@ -65,9 +66,10 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, flag: str) -> list
     no_text = next((p for p in data.prompts if not isinstance(p, str)), "")
     if no_text != "":
         raise UsageError(f"{flag}: --data.input_key {args.data.input_key} holds {no_text!r}, which is not text")
+    texts = map(question_text, rows[args.data.input_key])
     return [
-        Question(question_id(prompt, str(label)), prompt, str(label), source)
-        for prompt, label, source in zip(data.prompts, data.labels, data.datasources, strict=True)
+        Question(question_id(prompt, str(label)), prompt, str(label), source, text)
+        for prompt, label, source, text in zip(data.prompts, data.labels, data.datasources, texts, strict=True)
     ]
 
 

@@ -1,6 +1,7 @@
 """What a model can do on the testbed: ``python -m openrlhf_rpo.testbed.measure --level main`` prints figures as JSON."""
 
 import argparse
+import datetime
 import json
 import math
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ def pass_at_k(n: int, right: int, k: int) -> float:
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
 
 
-def figures(model, tokenizer, level: str, n_questions: int, n_samples: int, seed: int) -> dict[str, float | int]:
+def figures(model, tokenizer, level: str, n_questions: int, n_samples: int, seed: int) -> dict[str, float | str]:
     """Figures of a model on held-out questions of a level: ``n_samples`` responses each at temperature 1, and a greedy one.
 
     ``lucky`` is the share of right responses in which some step is wrong; lengths are in tokens, end token included.
@@ -119,7 +120,7 @@ def figures(model, tokenizer, level: str, n_questions: int, n_samples: int, seed
     drawn = sample(model, tokenizer, [q for q in questions for _ in range(n_samples)], 1.0, seed)
     right = [sum(s.right for s in drawn[i : i + n_samples]) for i in range(0, len(drawn), n_samples)]
     lengths = [s.tokens for s in drawn]
-    return {
+    report = {
         "questions": n_questions,
         "samples": n_samples,
         "greedy": sum(s.right for s in greedy) / n_questions,
@@ -132,6 +133,7 @@ def figures(model, tokenizer, level: str, n_questions: int, n_samples: int, seed
         "tokens_max": max(lengths),
         "wrong_steps_mean": sum(len(wrong_steps(s.question, s.text)) for s in drawn) / len(drawn),
     }
+    return {k: round(v, 4) for k, v in report.items()} | {"date": datetime.date.today().isoformat()}
 
 
 def main(argv: list[str] | None = None) -> None:

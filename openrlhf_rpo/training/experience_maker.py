@@ -1,9 +1,13 @@
 """OpenRLHF's experience maker, told which tokens of a path were not sampled in this step."""
 
 from collections.abc import Callable
+from itertools import groupby
 
+import ray
 import torch
 
+from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
+from openrlhf_rpo.training.shared_prefix.batches import fewest_micro_batches, fit, micro_batches, over_ranks
 from openrlhf_rpo.upstream import Experience, RemoteExperienceMaker
 
 
@@ -14,6 +18,39 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         self.prefix_loss = prefix_loss
         self.cap = cap
         self.shape = shape
+
+    def split_rollout_samples(self, rollout_samples: list["Experience"]) -> list["Experience"]:
+        """Upstream's micro-batches; with shared prefixes they are of whole groups, and ranks get equal cost."""
+        if not shares_prefixes(self.args):
+            return super().split_rollout_samples(rollout_samples)
+        for i, sample in enumerate(rollout_samples):
+            sample.index = [i]
+        return [
+            Experience.concat_experiences([rollout_samples[i] for i in batch], self.tokenizer.pad_token_id)
+            for batch in self._group_batches([sample.sequences[0] for sample in rollout_samples])
+        ]
+
+    def _group_batches(self, rows: list[torch.Tensor]) -> list[list[int]]:
+        """Indices of the samples of each micro-batch, rank after rank, equally many micro-batches a rank."""
+        args = self.args
+        size = args.rollout.n_samples_per_prompt
+        ranks = over_ranks(rows, size, args.actor.num_nodes * args.actor.num_gpus_per_node)
+        if not args.train.dynamic_batch_enable:
+            micro = args.rollout.micro_batch_size
+            return [rank[i : i + micro] for rank in ranks for i in range(0, len(rank), micro)]
+        limit = args.rollout.max_tokens_per_gpu
+        groups = [[list(g) for _, g in groupby(rank, key=lambda i: i // size)] for rank in ranks]
+        units = [fit(rows, g, limit) for g in groups]
+        n = max(fewest_micro_batches(rows, u, limit) for u in units)
+        return [batch for u in units for batch in micro_batches(rows, u, n)]
+
+    def _dispatch_forward(self, group, sync_condition, **kwargs):
+        """No pass for old log-probs that the training step has anyway: not a number, until it fills them in."""
+        if group is not self.actor_model_group or needs_old_log_probs(self.args):
+            return super()._dispatch_forward(group, sync_condition, **kwargs)
+        copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
+        unknown = [torch.full(mask.shape, torch.nan) for mask in kwargs["action_mask"]]
+        return ray.put([[x] for x in unknown for _ in range(copies)])
 
     @torch.no_grad()
     def make_experience(self, samples_list: list["Experience"]) -> list["Experience"]:
@@ -30,8 +67,9 @@ class RPOExperienceMaker(RemoteExperienceMaker):
                 experience.info["score"] = experience.scores.clone()
                 experience.info["reward"] = experience.rewards.clone()
                 experience.info["shaped_reward"] = experience.rewards.clone()  # before upstream's length penalties
-        for experience in experiences:
-            experience.info["rollout_log_prob_gap"] = rollout_log_prob_gap(experience)
+        if needs_old_log_probs(self.args):  # else the training step measures it
+            for experience in experiences:
+                experience.info["rollout_log_prob_gap"] = rollout_log_prob_gap(experience)
         return experiences
 
     @torch.no_grad()

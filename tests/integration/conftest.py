@@ -1,18 +1,27 @@
 """The real command on the real components: Ray, DeepSpeed and a vLLM engine on CPU, a few steps of the testbed."""
 
+import json
+import math
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.testbed import model_dir, write_dataset
+from openrlhf_rpo.testbed.compare import differences
 
 BATCH, SAMPLES = 4, 4
+
+# Ray's workers yield to everything else on the host, here to the other test process, and would starve.
+os.environ.update(RAY_worker_niceness="0")
 
 
 @dataclass
@@ -22,9 +31,17 @@ class TrainingRun:
     folder: Path
     status: int
     output: str
+    seconds: float = math.nan
+    """From the last act of ``run_acting`` to its end."""
 
     def cache(self) -> PathCache:
         return PathCache.open(f"sqlite:///{self.folder}/checkpoints/rpo_cache.db")
+
+    def differences(self, other: "TrainingRun") -> list[str]:
+        """What differs in database, final weights and last checkpoint."""
+        return differences(
+            self.folder / "checkpoints", self.folder / "model", other.folder / "checkpoints", other.folder / "model"
+        )
 
     @property
     def step_lines(self) -> list[str]:
@@ -71,10 +88,34 @@ def training_command(folder: Path, steps: int, **options: object) -> list[str]:
 def run_training(folder: Path, steps: int, **options: object) -> TrainingRun:
     """Run the command to its end; its output also lies in the folder."""
     command = training_command(folder, steps, **options)
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=800)
     with (folder / "output.txt").open("a") as log:
         log.write(done.stdout)
     return TrainingRun(folder, done.returncode, done.stdout)
+
+
+def run_acting(folder: Path, steps: int, acts: dict[str, Callable[[int], None]], **options: object) -> TrainingRun:
+    """Run the command to its end, and call an act with its process id when its marker is printed for the first time."""
+    command, waiting, lines, last = training_command(folder, steps, **options), dict(acts), [], None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            for marker in [m for m in waiting if m in line]:
+                waiting.pop(marker)(process.pid)
+                last = time.perf_counter()
+    seconds = time.perf_counter() - last if last is not None else math.inf
+    return TrainingRun(folder, process.returncode, "".join(lines), seconds)
+
+
+def kill_one(title: str) -> Callable[[int], None]:
+    """An act: SIGKILL to one process of the run whose command line contains ``title``."""
+
+    def act(pid: int) -> None:
+        tree = psutil.Process(pid).children(recursive=True)
+        next(p for p in tree if title in " ".join(p.cmdline())).kill()
+
+    return act
 
 
 def run_until(folder: Path, steps: int, marker: str, **options: object) -> TrainingRun:
@@ -102,24 +143,44 @@ def kill_tree(pid: int) -> None:
     psutil.wait_procs(tree[1:], timeout=30)
 
 
+DETERMINISTIC = {
+    "train__num_episodes": 2,
+    "train__full_determinism_enable": True,
+    "ckpt__save_steps": 2,
+    "eval__steps": 3,
+    "eval__temperature": 1.0,
+    "eval__n_samples_per_prompt": 2,
+}
+
+
 @pytest.fixture(scope="session")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
-    """Six deterministic steps with evaluation, checkpoints and TensorBoard; shared by every test that only looks."""
-    folder = tmp_path_factory.mktemp("finished")
-    data = write_dataset("main", folder / "data", 1, 8, seed=0)[1]
-    return run_training(
-        folder,
-        3,
-        train__num_episodes=2,
-        train__full_determinism_enable=True,
-        eval__dataset=data,
-        eval__steps=3,
-        eval__temperature=1.0,
-        eval__n_samples_per_prompt=2,
-        ckpt__save_steps=2,
-        logger__tensorboard_dir=folder / "tensorboard",
-        logger__wandb__run_name="run",
-    )
+def finished_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> TrainingRun:
+    """Six deterministic steps with evaluation, checkpoints and TensorBoard; shared by every test that only looks.
+
+    The test process that comes first makes it; the others wait for it.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    folder = (shared if worker_id == "master" else shared.parent) / "finished"
+    done = folder / "run.json"
+    with FileLock(folder.with_suffix(".lock")):
+        if not done.exists():
+            held_out = write_dataset("main", folder / "data", 1, 8, seed=0)[1]
+            run = run_training(
+                folder,
+                3,
+                **DETERMINISTIC,
+                eval__dataset=held_out,
+                logger__tensorboard_dir=folder / "tensorboard",
+                logger__wandb__run_name="run",
+            )
+            done.write_text(json.dumps([run.status, run.output]))
+    return TrainingRun(folder, *json.loads(done.read_text()))
+
+
+@pytest.fixture(scope="session")
+def same_options(finished_run: TrainingRun) -> dict[str, object]:
+    """Those that steer a run to where the finished one went."""
+    return {**DETERMINISTIC, "eval__dataset": finished_run.folder / "data" / "heldout.jsonl"}
 
 
 @pytest.fixture(autouse=True)
@@ -134,3 +195,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("ray")
+            item.add_marker(pytest.mark.timeout(1800))  # several runs a test, two test processes at a time

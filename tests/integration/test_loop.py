@@ -63,9 +63,9 @@ def test_the_first_step_samples_full_paths_and_later_ones_replay_them(finished_r
 
 
 def test_the_engine_has_the_weights_that_were_trained(finished_run) -> None:
-    """With stale weights the engine's log-probs drift away from the trainer's; bfloat16 alone stays under 0.02."""
+    """In float32 both compute the same log-probs to 1e-6; one layer that is not synced, or a stale KV block, shows."""
     with finished_run.cache() as cache:
-        assert max(r.metrics["rpo/rollout_log_prob_gap"] for r in cache.records()) < 0.02
+        assert max(r.metrics["rpo/rollout_log_prob_gap"] for r in cache.records()) < 2e-5
 
 
 def test_a_cached_path_is_rewarded_keeps_its_parents_head_and_ends_in_the_answer(finished_run) -> None:

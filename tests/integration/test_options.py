@@ -2,9 +2,6 @@
 
 import json
 
-import pytest
-from safetensors.torch import load_file
-
 from openrlhf_rpo.testbed import model_dir
 
 from .conftest import run_training
@@ -18,7 +15,21 @@ def test_without_rpo_it_is_plain_openrlhf(tmp_path) -> None:
     assert (tmp_path / "model" / "model.safetensors").exists()
 
 
-def test_gae_with_a_critic_a_kl_penalty_ema_and_overlong_penalty(tmp_path) -> None:
+REWARD_FILE = """
+import json
+
+def reward_func(queries, prompts, labels):
+    with open({seen!r}, "a") as file:
+        file.write(json.dumps([queries, prompts, labels]) + "\\n")
+    score = float(labels[0] in queries[0])
+    return {{"rewards": score, "scores": score, "extra_logs": {{}}}}
+"""
+
+
+def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_and_a_python_reward_file(tmp_path) -> None:
+    """The file is called as OpenRLHF calls it; it writes down what it sees."""
+    file, seen = tmp_path / "reward.py", tmp_path / "seen.jsonl"
+    file.write_text(REWARD_FILE.format(seen=str(seen)))
     run = run_training(
         tmp_path,
         2,
@@ -28,11 +39,16 @@ def test_gae_with_a_critic_a_kl_penalty_ema_and_overlong_penalty(tmp_path) -> No
         train__enable_ema=True,
         reward__overlong_buffer_len=100,
         rollout__max_new_tokens=400,
+        rpo__reward__functions=None,
+        reward__remote_url=file,
     )
     assert run.status == 0, run.output[-3000:]
     assert "DAPO Overlong Penalty" in run.output
     with run.cache() as cache:
         assert [r.step for r in cache.records()] == [1, 2, 3, 4]
+    calls = [json.loads(line) for line in seen.read_text().splitlines()]
+    assert len(calls) == 4 * 16
+    assert all(queries[0].startswith(prompts[0]) for queries, prompts, _ in calls)
 
 
 def test_the_papers_rules_fill_the_cache_first_and_keep_any_path(tmp_path) -> None:
@@ -50,7 +66,10 @@ def test_the_papers_rules_fill_the_cache_first_and_keep_any_path(tmp_path) -> No
 
 
 def test_dynamic_sampling_trains_on_groups_that_differ_and_weights_stale_prefixes(tmp_path) -> None:
-    """16 questions for steps of 4: those without signal are replaced, and what was turned down is counted."""
+    """16 questions for steps of 4: those without signal are replaced, and what was turned down is counted.
+
+    Of the cache, the versions that a step before the last one reads are let go.
+    """
     run = run_training(
         tmp_path,
         4,
@@ -59,10 +78,14 @@ def test_dynamic_sampling_trains_on_groups_that_differ_and_weights_stale_prefixe
         rpo__prefix_loss__mode="weighted",
         rpo__init__mode="bulk",
         rpo__replay__share=0,
+        rpo__cache__keep_versions=1,
+        ckpt__save_steps=1,
+        ckpt__max_num=1,
     )
     assert run.status == 0, run.output[-3000:]
     with run.cache() as cache:
         records = cache.records()
+        assert cache.kept_from == cache.latest_step - 1  # two versions: the checkpoint's, and the one before
     assert records
     assert any(r.metrics["dynamic_filtering_pass_rate"] < 100 for r in records)
     assert records[-1].consumed > 4 * len(records)
@@ -74,7 +97,7 @@ def test_a_reward_model_scores_and_its_scores_steer_the_cache(tmp_path) -> None:
     )
     assert run.status == 0, run.output[-3000:]
     with run.cache() as cache:
-        ids = cache.question_ids_with_path()
+        ids = cache.question_ids()
         scores = [path.score for path in cache.paths(ids).values()]
         records = cache.records()
     assert len(records) == 4
@@ -82,41 +105,18 @@ def test_a_reward_model_scores_and_its_scores_steer_the_cache(tmp_path) -> None:
     assert len({round(score, 4) for score in scores} - {0.0, 1.0}) > 0
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("raise ValueError('no such answer')", "no such answer"),
-        ("import time; time.sleep(60)", "no answer within 2 s"),
-    ],
-    ids=["raises", "hangs"],
-)
-def test_a_reward_that_fails_stops_the_run_by_name_and_saves_no_model(tmp_path, body, message) -> None:
-    """Nothing is caught and saved as if it had finished; the questions and the cause are named."""
+def test_rewards_that_fail_stop_the_run_by_name_and_save_no_model(tmp_path) -> None:
+    """Half of them raise and half hang. Nothing is caught and saved as if it had finished; the causes are named."""
     file = tmp_path / "reward.py"
-    file.write_text(f"def reward_func(queries, prompts, labels):\n    {body}\n")
-    run = run_training(
-        tmp_path, 2, rpo__reward__functions=None, reward__remote_url=file, rpo__reward__timeout=2, eval__steps=-1
-    )
-    assert run.status not in (0, 2)
-    assert "rewards failed" in run.output and message in run.output
-    assert not (tmp_path / "model" / "model.safetensors").exists()
-
-
-def test_a_python_reward_file_is_called_as_openrlhf_calls_it(tmp_path) -> None:
-    """Scores 1 for answers that hold the label; what it saw is written down."""
-    file, seen = tmp_path / "reward.py", tmp_path / "seen.jsonl"
     file.write_text(
-        "import json\n"
+        "import time\n"
         "def reward_func(queries, prompts, labels):\n"
-        f"    with open({str(seen)!r}, 'a') as f:\n"
-        "        f.write(json.dumps([queries, prompts, labels]) + '\\n')\n"
-        "    score = float(labels[0] in queries[0])\n"
-        "    return {'rewards': score, 'scores': score, 'extra_logs': {}}\n"
+        "    if len(queries[0]) % 2:\n"
+        "        raise ValueError('no such answer')\n"
+        "    time.sleep(60)\n"
     )
-    run = run_training(tmp_path, 1, rpo__reward__functions=None, reward__remote_url=file)
-    assert run.status == 0, run.output[-3000:]
-    calls = [json.loads(line) for line in seen.read_text().splitlines()]
-    assert len(calls) == 16
-    assert all(queries[0].startswith(prompts[0]) for queries, prompts, _ in calls)
-    weights = load_file(tmp_path / "model" / "model.safetensors")
-    assert weights
+    run = run_training(tmp_path, 2, rpo__reward__functions=None, reward__remote_url=file, rpo__reward__timeout=2)
+    assert run.status not in (0, 2)
+    assert "rewards failed" in run.output
+    assert "no such answer" in run.output and "no answer within 2 s" in run.output
+    assert not (tmp_path / "model" / "model.safetensors").exists()

@@ -1,7 +1,6 @@
 """``ray job submit`` to a real local head with its job server, as the README says."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -10,15 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_rpo.platform.cpu import free_port
+
 from .conftest import training_command
 
 RAY = str(Path(sys.executable).with_name("ray"))
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 @pytest.fixture
@@ -27,6 +22,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     dashboard = free_port()
     command = [RAY, "start", "--head", "--block", "--num-cpus=2", "--num-gpus=0", f"--port={free_port()}"]
     command += [f"--dashboard-port={dashboard}", "--include-dashboard=true", "--disable-usage-stats"]
+    command += [f"--dashboard-agent-listen-port={free_port()}"]  # the usual one belongs to whichever Ray came first
     log = tmp_path_factory.mktemp("head") / "log.txt"
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
         try:
@@ -39,7 +35,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def submit(address: str, command: list[str]) -> subprocess.CompletedProcess[str]:
     words = [RAY, "job", "submit", f"--address={address}", "--", *command]
     for _ in range(60):
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
         if not any(text in done.stdout for text in ("Failed to connect to Ray", "No available agent")):
             return done
         time.sleep(1)  # the job server takes a while after the head

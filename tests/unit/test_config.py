@@ -6,10 +6,21 @@ from dataclasses import fields
 
 import pytest
 
-from openrlhf_rpo.config import GROUPS, CacheOptions, OptionError, PrefixLossOptions, RewardOptions, RPOConfig, add_options
+from openrlhf_rpo.config import (
+    GROUPS,
+    CacheOptions,
+    CutOptions,
+    InitOptions,
+    OptionError,
+    PrefixLossOptions,
+    RewardOptions,
+    RPOConfig,
+    add_options,
+)
 from openrlhf_rpo.upstream import nest
 
 REFUSED = {
+    "init.source": ("paths.parquet",),  # without --rpo.init.mode import
     "init.n_samples": (0, -1),
     "init.max_tries": (0,),
     "init.batch_size": (0,),
@@ -28,6 +39,7 @@ REFUSED = {
     "dynamic.max_batches": (0,),
     "update.epsilon": (-0.1, 1.1, math.nan),
     "cache.url": ("cache.db", "postgresql://host/db"),
+    "cache.keep_versions": (-1,),
     "reward.weights": ("1,1", "1"),
     "reward.cosine_max_len": (0,),
     "reward.timeout": (0.0, -1.0, math.inf, math.nan),
@@ -47,7 +59,8 @@ ACCEPTED = {
     "shaping.min": (1.0, -1.0),
     "prefix_loss.cap": (0.1, 10.0),
     "update.epsilon": (0.0, 1.0),
-    "cache.url": ("sqlite:///cache.db", "sqlite:////tmp/cache.db"),
+    "cache.url": ("sqlite:///cache.db", "sqlite:////tmp/cache.db", "postgresql+psycopg://user@host/cache"),
+    "cache.keep_versions": (0, 10),
     "reward.on_failure": (-1.0,),
     "reward.max_failure_share": (0.0, 1.0),
 }
@@ -99,6 +112,24 @@ def test_prefix_tokens_in_the_loss_need_their_log_probs(mode):
     with pytest.raises(OptionError, match="needs stored log-probs: drop --rpo.cache.log_probs false"):
         config(prefix_loss=PrefixLossOptions(mode=mode), cache=CacheOptions(log_probs=False))
     config(prefix_loss=PrefixLossOptions(mode="mask"), cache=CacheOptions(log_probs=False))
+
+
+def test_a_cut_by_doubt_needs_the_log_probs_that_it_is_drawn_from():
+    with pytest.raises(OptionError, match="cut.rule uncertain needs stored log-probs"):
+        config(cut=CutOptions(rule="uncertain"), cache=CacheOptions(log_probs=False))
+
+
+def test_an_import_needs_its_source_and_a_source_an_import():
+    config(init=InitOptions(mode="import", source="paths.parquet"))
+    with pytest.raises(OptionError, match="--rpo.init.mode import: --rpo.init.source is missing"):
+        config(init=InitOptions(mode="import"))
+    with pytest.raises(OptionError, match="--rpo.init.source paths.parquet: it needs --rpo.init.mode import"):
+        config(init=InitOptions(source="paths.parquet"))
+
+
+def test_the_sample_log_needs_room():
+    with pytest.raises(OptionError, match="--rpo.log_samples_mb 0"):
+        config(log_samples_mb=0)
 
 
 def test_weights_are_one_for_each_reward():

@@ -1,7 +1,7 @@
 """Imports point one way, and the rules load nothing heavy.
 
-types <- config <- algo <- cache <- rollout <- trainer <- cli. What a part of the package may import is written once,
-in ``MAY_IMPORT``; a part that does not exist is not checked.
+types <- config <- algo <- cache <- exchange <- rollout <- trainer <- cli. What a part of the package may import is written
+once, in ``MAY_IMPORT``; a part that does not exist is not checked.
 """
 
 import ast
@@ -17,14 +17,16 @@ PACKAGE = "openrlhf_rpo"
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
 
-CHAIN = ["types", "config", "algo", "cache", "rollout", "trainer", "cli"]
+CHAIN = ["types", "config", "algo", "cache", "exchange", "rollout", "trainer", "cli"]
 HEAVY = {"torch", "ray", "vllm", "deepspeed", "transformers"}
 
 MAY_IMPORT = {
     "types": set(),
     "config": {"types"},
     "algo": {"types", "config"},
-    "cache": {"types", "config", "algo"},
+    "durable": set(),
+    "cache": {"types", "config", "algo", "durable"},
+    "exchange": {"types", "config", "algo", "cache", "durable", "run_files"},
     "training": {"types", "config", "algo", "upstream", "platform"},
     "reports": {"types", "cache"},
 }

@@ -5,7 +5,7 @@ from types import SimpleNamespace as Options
 
 import pytest
 
-from openrlhf_rpo.run_files import cache_copy_path, cache_url, fingerprints, latest_cache_copy
+from openrlhf_rpo.run_files import cache_name, cache_url, fingerprints
 from openrlhf_rpo.types import Question
 
 
@@ -52,26 +52,6 @@ def test_the_cache_is_below_the_checkpoints_with_an_absolute_path(args, tmp_path
 def test_a_url_given_by_hand_stays(args):
     args.rpo.cache.url = "postgresql://host/db"
     assert cache_url(args) == "postgresql://host/db"
-
-
-def test_the_copy_is_that_of_the_checkpoint_that_will_be_loaded(args, tmp_path):
-    assert latest_cache_copy(args) is None  # no checkpoint
-    for step in (5, 10):
-        folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"
-        folder.mkdir(parents=True)
-        (folder / "rpo_cache.db").write_text("")
-    (tmp_path / "ckpt" / "_actor" / "latest").write_text("global_step5\n")
-    assert (
-        latest_cache_copy(args)
-        == cache_copy_path(args, "global_step5")
-        == str(tmp_path / "ckpt" / "_actor" / "global_step5" / "rpo_cache.db")
-    )
-
-
-def test_a_checkpoint_without_a_copy_has_none(args, tmp_path):
-    (tmp_path / "ckpt" / "_actor" / "global_step5").mkdir(parents=True)
-    (tmp_path / "ckpt" / "_actor" / "latest").write_text("global_step5")
-    assert latest_cache_copy(args) is None
 
 
 # ── Fingerprints ──
@@ -133,3 +113,9 @@ def test_the_same_model_in_another_folder_is_the_same_run(args, model):
 def test_a_model_of_the_hub_is_known_by_its_name(args):
     args.actor.model_name_or_path = "org/model"
     assert changed(args, lambda args: setattr(args.actor, "model_name_or_path", "org/other")) == ["base model"]
+
+
+def test_a_message_names_a_cache_without_its_password(args):
+    args.rpo.cache.url = "postgresql+psycopg://rpo:secret@db.local/paths"
+    assert "secret" in cache_url(args)
+    assert cache_name(args) == "postgresql+psycopg://rpo:***@db.local/paths"

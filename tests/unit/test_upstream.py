@@ -151,13 +151,22 @@ def seams():
     import openrlhf.trainer.ppo_trainer as trainer
     import openrlhf.trainer.ray.vllm_engine as engine
 
-    return lambda: (cli.PolicyModelActor, engine.RolloutRayActor, trainer.PPOTrainer, cli.create_vllm_engines)
+    return lambda: (
+        cli.PolicyModelActor,
+        cli.ReferenceModelActor,
+        engine.RolloutRayActor,
+        trainer.PPOTrainer,
+        cli.create_vllm_engines,
+    )
 
 
 def test_the_classes_are_replaced_inside_and_restored_after_an_error(seams):
     before = seams()
-    with pytest.raises(KeyError), upstream.replaced("engine", "actor", "trainer", "processed_logprobs"):
-        assert seams()[:3] == ("actor", "engine", "trainer")
+    with (
+        pytest.raises(KeyError),
+        upstream.replaced("engine", "actor", "critic", "reference", "trainer", "processed_logprobs"),
+    ):
+        assert seams()[:4] == ("actor", "reference", "engine", "trainer")
         raise KeyError
     assert seams() == before
 
@@ -169,7 +178,7 @@ def test_engines_report_log_probs_in_the_mode_that_upstream_asked_for_or_else_in
 
     calls = []
     monkeypatch.setattr(cli, "create_vllm_engines", lambda *args, **kwargs: calls.append((args, kwargs)))
-    with upstream.replaced("engine", "actor", "trainer", "processed_logprobs"):
+    with upstream.replaced("engine", "actor", "critic", "reference", "trainer", "processed_logprobs"):
         cli.create_vllm_engines("a", "b", asked, agent_func_path=None)
     assert calls == [(("a", "b", given), {"agent_func_path": None})]
 

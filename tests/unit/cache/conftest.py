@@ -1,14 +1,29 @@
-"""Real SQLite files in a temporary folder, and small builders."""
+"""Real databases: SQLite files in a temporary folder, and a PostgreSQL server that the tests start; small builders.
 
+A test of the fixtures ``url``, ``cache`` or ``reopen`` runs on both, unless it asks for SQLite's ``file``.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path as File
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
 
 from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.session import place
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
+REPOSITORY = File(__file__).parents[3]
 FINGERPRINTS = {"data": "d1", "tokenizer": "t1"}
 
 
@@ -46,14 +61,91 @@ def commit() -> Callable[..., None]:
     return commit_paths
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", ["sqlite"] if "file" in metafunc.fixturenames else ["sqlite", "postgresql"])
+
+
+def postgres_programs() -> File | None:
+    """The folder of Debian's newest server, or of the one on the PATH."""
+    folders = sorted(File("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    on_path = shutil.which("initdb")
+    return folders[-1] if folders else File(os.path.realpath(on_path)).parent if on_path else None
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a server of its own, on a socket in a temporary folder. The server refuses to run as root."""
+    programs = postgres_programs()
+    if programs is None:
+        pytest.skip("no PostgreSQL server on this machine: apt-get install postgresql (.ci/run installs it)")
+    folder = tempfile.mkdtemp(prefix="rpo_pg_")
+    identity: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+    if identity:
+        shutil.chown(folder, "postgres", "postgres")
+    data, log = f"{folder}/data", File(f"{folder}/log")
+    options = {"cwd": folder, "stdout": log.open("w"), "stderr": subprocess.STDOUT} | identity
+    initdb = [programs / "initdb", "-D", data, "-U", "rpo", "-A", "trust", "-E", "UTF8", "--data-checksums", "--no-sync"]
+    subprocess.run(initdb, check=True, timeout=300, **options)
+    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "fsync=off", "max_connections=30"]
+    command = [programs / "postgres", "-D", data, *(part for setting in settings for part in ("-c", setting))]
+    server = subprocess.Popen(command, **options)
+    try:
+        url = f"postgresql+psycopg://rpo@/postgres?host={folder}"
+        wait_for_server(url, server)
+        yield url
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
+        options["stdout"].close()
+        shutil.rmtree(folder)
+
+
+def wait_for_server(url: str, server: subprocess.Popen) -> None:
+    engine = create_engine(url)
+    for _ in range(600):
+        try:
+            engine.connect().close()
+            break
+        except OperationalError:
+            assert server.poll() is None, "the PostgreSQL server ended"
+            time.sleep(0.1)
+    else:
+        raise TimeoutError("the PostgreSQL server did not start in a minute")
+    engine.dispose()
+
+
 @pytest.fixture
 def file(tmp_path: File) -> File:
     return tmp_path / "run" / "rpo_cache.db"
 
 
 @pytest.fixture
-def url(file: File) -> str:
-    return f"sqlite:///{file}"
+def postgres_url(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Makes URLs of schemas without tables."""
+
+    def make() -> str:
+        server = request.getfixturevalue("postgres_server")
+        schema = f"cache_{uuid.uuid4().hex}"
+        engine = create_engine(server, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
+        engine.dispose()
+        return f"{server}&options=-csearch_path%3D{schema}"
+
+    return make
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest, postgres_url: Callable[[], str]) -> str:
+    """An empty place for a cache: a file that is not there, or a schema without tables."""
+    return f"sqlite:///{request.getfixturevalue('file')}" if kind == "sqlite" else postgres_url()
+
+
+@pytest.fixture
+def where(url: str) -> str:
+    """What messages call the cache."""
+    return place(url)[0]
 
 
 @pytest.fixture
@@ -64,6 +156,17 @@ def reopen(url: str) -> Callable[..., PathCache]:
         return PathCache.open(url, FINGERPRINTS, **fields)
 
     return open_cache
+
+
+@pytest.fixture
+def child() -> Callable[..., subprocess.Popen]:
+    """Starts ``crash_child.py URL MODE``."""
+
+    def start(url: str, mode: str, **options: Any) -> subprocess.Popen:
+        command = [sys.executable, str(File(__file__).with_name("crash_child.py")), url, mode]
+        return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, text=True, **options)
+
+    return start
 
 
 @pytest.fixture

@@ -17,12 +17,17 @@ from openrlhf_rpo.cache.codec import (
 
 
 def frame(content: bytes) -> bytes:
-    """``content`` in the codec's version, checksum and compression."""
+    """``content`` in the checksum and compression of version 1, which the first release wrote."""
     stream = zlib.compress(content, wbits=-15)
     return b"\x01" + zlib.crc32(stream).to_bytes(4, "little") + stream
 
 
-TOKEN_IDS = st.lists(st.integers(0, 2**24), max_size=60)
+def second(rest: bytes) -> bytes:
+    """``rest`` in the version and checksum of version 2."""
+    return b"\x02" + zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
+TOKEN_IDS = st.lists(st.integers(0, 2**25), max_size=60)
 
 
 @given(TOKEN_IDS)
@@ -30,7 +35,7 @@ def test_ids_come_back_exactly(ids: list[int]) -> None:
     assert decode_token_ids(encode_token_ids(ids)) == tuple(ids)
 
 
-@pytest.mark.parametrize("ids", [(), (0,), (65535,), (65536,), (2**32 - 1, 0)])
+@pytest.mark.parametrize("ids", [(), (0,), (65535,), (65536,), (2**24 - 1, 1), (2**24,), (2**32 - 1, 0)])
 def test_ids_at_the_borders_of_the_item_types_come_back(ids: tuple[int, ...]) -> None:
     assert decode_token_ids(encode_token_ids(ids)) == ids
 
@@ -90,12 +95,14 @@ def test_bytes_cut_short_are_refused(ids: list[int], data: st.DataObject) -> Non
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
-        (b"\x02" + frame(b"H")[1:], "version byte 02"),
+        (b"\x03" + frame(b"H")[1:], "version byte 03"),
         (b"", "version byte missing"),
         (b"\x01", "checksum of 1 bytes differs"),
         (encode_token_ids((1, 2)) + b"\x00", "checksum of .* differs"),
         (frame(b"H\x01\x02\x03"), "no whole number"),
         (frame(b""), "item type ''"),
+        (second(b"H\x02\x00\x00\x00\x01\x02" + zlib.compress(b"\x00", wbits=-15)), "no whole number"),
+        (second(b"H\x02"), "damaged bytes"),
         (encode_log_probs((-1.0,)), "item type 'e'"),
     ],
 )
@@ -105,8 +112,16 @@ def test_the_error_names_what_is_wrong_with_the_bytes(data: bytes, cause: str) -
 
 
 def test_small_vocabularies_take_two_bytes_a_token_before_compression() -> None:
-    content = zlib.decompress(encode_token_ids((1, 258))[5:], wbits=-15)
-    assert content == b"H" + b"\x01\x02" + b"\x00\x01"  # the low bytes of both ids, then the high bytes
+    data = encode_token_ids((1, 258))
+    assert data[5:12] == b"H" + b"\x02\x00\x00\x00" + b"\x01\x02"  # their number, and the low bytes of both
+    assert zlib.decompress(data[12:], wbits=-15) == b"\x00\x01"  # the high bytes
+
+
+def test_what_the_first_release_stored_is_read() -> None:
+    assert decode_token_ids(frame(b"H" + b"\x01\x02" + b"\x00\x01")) == (1, 258)
+    assert decode_token_ids(frame(b"I" + b"\x01" + b"\x00" + b"\x00" + b"\x01")) == (2**24 + 1,)
+    assert decode_token_ids(frame(b"H")) == ()
+    assert decode_log_probs(frame(b"e" + b"\x00" + b"\xbc")) == (-1.0,)
 
 
 def test_a_long_path_of_a_vocabulary_of_150_000_takes_at_most_two_and_a_half_bytes_a_token() -> None:

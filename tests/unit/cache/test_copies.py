@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from openrlhf_rpo.cache import CacheCorrupt, CacheError, CacheLocked, CacheUnwritable, PathCache
+from openrlhf_rpo.cache.models import Base
+from openrlhf_rpo.cache.session import make_engine, parse_url
 
 
 @pytest.fixture
@@ -14,15 +16,31 @@ def copy(tmp_path) -> str:
     return str(tmp_path / "checkpoint" / "step_1" / "rpo_cache.db")
 
 
-def test_a_copy_holds_the_cache_of_its_moment(cache, commit, copy, reopen, file, url) -> None:
+def empty(url: str) -> None:
+    """The database is lost: no file, no tables."""
+    parsed, file = parse_url(url)
+    if file is not None:
+        file.unlink()
+        return
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for table in ("alembic_version", *reversed(Base.metadata.tables)):
+            connection.exec_driver_sql(f"DROP TABLE {table} CASCADE")
+    engine.dispose()
+
+
+def test_a_copy_holds_the_cache_of_its_moment(cache, commit, copy, reopen, url) -> None:
     commit(cache, 1, {"q": (1, 9)})
     expected = cache.paths(["q", "r"]), cache.visits(["q"]), cache.records()
     cache.copy_to(copy)
     commit(cache, 2, {"q": (7,)})
     cache.close()
-    file.unlink()
+    assert not PathCache.is_missing(url)
+    empty(url)
+    assert PathCache.is_missing(url)
     PathCache.restore(copy, url)
     with reopen() as restored:
+        assert restored.verify() == []
         assert restored.initialised and restored.latest_step == 1
         assert (restored.paths(["q", "r"]), restored.visits(["q"]), restored.records()) == expected
         commit(restored, 2, {"q": (7,)})
@@ -124,6 +142,25 @@ def test_a_damaged_copy_is_refused_and_nothing_takes_its_place(cache, copy, file
     with pytest.raises(CacheCorrupt, match=copy):
         PathCache.restore(copy, url)
     assert os.listdir(file.parent) == [file.name + ".lock"]
+
+
+@pytest.mark.parametrize("there", ["sqlite", "postgresql"])
+def test_a_copy_is_the_same_cache_in_either_database(cache, commit, copy, there, postgres_url, tmp_path) -> None:
+    """From SQLite or PostgreSQL (the fixtures) into the other one or the same one (``there``), row by row."""
+    commit(cache, 1, {"q": (1, 70_000), "s": (5,)})
+    cache.record_evaluation(1, {"pass1": 1 / 3})
+    cache.copy_to(copy)
+    other = f"sqlite:///{tmp_path}/other/c.db" if there == "sqlite" else postgres_url()
+    PathCache.restore(copy, other)
+    with PathCache.open(other, {"data": "d1", "tokenizer": "t1"}) as moved:
+        assert moved.verify() == []
+        for step in (0, 1):
+            assert list(moved.iter_paths(step)) == list(cache.iter_paths(step))
+        assert (moved.records(), moved.evaluations()) == (cache.records(), cache.evaluations())
+        assert moved.visits(["q", "s"]) == cache.visits(["q", "s"])
+        commit(moved, 2, {"q": (9,)})
+        commit(cache, 2, {"q": (9,)})
+        assert moved.paths(["q"]) == cache.paths(["q"])  # ids go on alike
 
 
 def test_a_missing_copy_is_named(copy, url) -> None:

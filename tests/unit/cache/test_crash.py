@@ -3,24 +3,15 @@
 import os
 import random
 import subprocess
-import sys
-from pathlib import Path as File
 
 import pytest
 from sqlalchemy import event
 
 from openrlhf_rpo.cache import CacheLocked, CacheUnwritable, PathCache
 
-REPOSITORY = File(__file__).parents[3]
-
-
-def child(url: str, mode: str, **options):
-    command = [sys.executable, str(File(__file__).with_name("crash_child.py")), url, mode]
-    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, text=True, **options)
-
 
 @pytest.mark.parametrize("statement", ["INSERT INTO paths", "INSERT INTO visits", "INSERT INTO steps"])
-def test_a_step_is_one_transaction(url, statement) -> None:
+def test_a_step_is_one_transaction(url, statement, child) -> None:
     assert child(url, statement).wait(60) == 9
     with PathCache.open(url, {}) as cache:
         assert cache.latest_step == 1
@@ -28,7 +19,7 @@ def test_a_step_is_one_transaction(url, statement) -> None:
         assert cache.visits(["q"])["q"].step == 1
 
 
-def test_every_step_is_on_the_disk_when_its_commit_returns(url) -> None:
+def test_every_step_is_on_the_disk_when_its_commit_returns(url, file, child) -> None:
     assert child(url, "killed after the commit").wait(60) == -9
     with PathCache.open(url, {}) as cache:
         assert cache.latest_step == 1
@@ -38,7 +29,7 @@ def test_every_step_is_on_the_disk_when_its_commit_returns(url) -> None:
         assert pragmas == [2, "wal"]  # 2 is FULL: the log is synced at each commit
 
 
-def test_a_full_disk_is_reported_and_what_was_committed_is_whole(url) -> None:
+def test_a_full_disk_is_reported_and_what_was_committed_is_whole(url, file, child) -> None:
     process = child(url, "disk full", stdout=subprocess.PIPE)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -50,7 +41,7 @@ def test_a_full_disk_is_reported_and_what_was_committed_is_whole(url) -> None:
         assert cache.paths(["q"])["q"].step == int(step) - 1
 
 
-def test_a_step_follows_a_full_disk_once_there_is_space(cache, commit) -> None:
+def test_a_step_follows_a_full_disk_once_there_is_space(cache, commit, file) -> None:
     @event.listens_for(cache._database.engine, "begin")
     def limit(connection) -> None:
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
@@ -65,7 +56,7 @@ def test_a_step_follows_a_full_disk_once_there_is_space(cache, commit) -> None:
     assert cache.paths(["q"])["q"].token_ids == long
 
 
-def test_two_processes_on_one_cache_are_refused_and_the_first_is_named(url) -> None:
+def test_two_processes_on_one_cache_are_refused_and_the_first_is_named(url, child) -> None:
     first = child(url, "hold", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert first.stdout.readline() == "open\n"
     with pytest.raises(CacheLocked, match=f"in use by process {first.pid} on "):
@@ -74,7 +65,7 @@ def test_two_processes_on_one_cache_are_refused_and_the_first_is_named(url) -> N
     PathCache.open(url, {}).close()
 
 
-def test_a_killed_process_leaves_no_lock(url) -> None:
+def test_a_killed_process_leaves_no_lock(url, child) -> None:
     first = child(url, "hold", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     first.stdout.readline()
     first.kill()

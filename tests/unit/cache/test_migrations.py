@@ -4,12 +4,14 @@ import subprocess
 import sys
 from pathlib import Path as File
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
 
-from openrlhf_rpo.cache import PathCache, migrations
+from openrlhf_rpo.cache import CacheCorrupt, CacheError, CacheNewer, PathCache, migrations
 from openrlhf_rpo.cache.models import Base
+from openrlhf_rpo.cache.session import make_engine
 
 REPOSITORY = File(__file__).parents[3]
 
@@ -29,8 +31,86 @@ def test_the_migrations_build_exactly_the_models(cache, url) -> None:
         assert compare_metadata(context, Base.metadata) == []
 
 
-def test_the_alembic_command_by_hand_makes_a_database_that_a_run_takes(url, file, reopen) -> None:
-    file.parent.mkdir()
+def to_first_schema(url: str) -> None:
+    """Back to the schema of the first release, with the rows that are there."""
+    run("-m", "alembic", "-x", f"url={url}", "downgrade", "0001")
+
+
+def revision(url: str) -> str:
+    engine = make_engine(url)
+    with engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    engine.dispose()
+    return found
+
+
+def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commit, reopen) -> None:
+    for step in range(1, 4):
+        commit(cache, step, {"q": (step, 70_000), "r": None, "s": (step,)})
+    cache.record_evaluation(2, {"pass1": 1 / 3, "missing": float("nan")})
+    steps = [list(cache.iter_paths(step)) for step in range(4)]
+    others = cache.visits("qrs"), cache.records(), cache.fingerprints, cache.least_recently_visited(9)
+    cache.close()
+    to_first_schema(url)
+    assert revision(url) == "0001"
+    with pytest.raises(CacheError, match="has schema revision 0001, this version of openrlhf_rpo reads 0003"):
+        PathCache.open_to_read(url)
+    with reopen() as upgraded:
+        assert upgraded.verify() == []
+        assert [list(upgraded.iter_paths(step)) for step in range(4)] == steps
+        assert (
+            upgraded.visits("qrs"),
+            upgraded.records(),
+            upgraded.fingerprints,
+            upgraded.least_recently_visited(9),
+        ) == others
+        assert [step for step, _ in upgraded.evaluations()] == [2]
+        commit(upgraded, 4, {"q": (4,)})
+        assert upgraded.rollback(1) == 3
+        assert list(upgraded.iter_paths()) == steps[1]
+    assert revision(url) == "0003"
+
+
+def test_a_damaged_cache_of_the_first_schema_gets_no_checksums(cache, url, file, path, commit, reopen) -> None:
+    commit(cache, 1, {f"q{i}": tuple(range(900)) for i in range(40)})
+    cache.close()
+    to_first_schema(url)
+    whole = bytearray(file.read_bytes())
+    leaf = max(start for start in range(4096, len(whole), 4096) if whole[start] == 13)
+    whole[leaf : leaf + 8] = b"\xff" * 8
+    file.write_bytes(whole)
+    with pytest.raises(CacheCorrupt, match=str(file)):
+        reopen()
+    assert revision(url) == "0001"
+
+
+def test_a_copy_of_the_first_schema_is_restored_and_upgraded(cache, url, file, reopen, tmp_path) -> None:
+    copy = tmp_path / "copy.db"
+    expected = list(cache.iter_paths())
+    cache.copy_to(str(copy))
+    cache.close()
+    file.unlink()
+    to_first_schema(f"sqlite:///{copy}")
+    PathCache.restore(str(copy), url)
+    with reopen() as restored:
+        assert list(restored.iter_paths()) == expected
+
+
+def test_a_schema_of_a_later_version_is_refused_with_both_revisions(cache, reopen, url, where) -> None:
+    cache.close()
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    for attempt in (reopen, lambda: PathCache.open_to_read(url)):
+        with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0003") as refusal:
+            attempt()
+        assert where in str(refusal.value)
+
+
+def test_the_alembic_command_by_hand_makes_a_database_that_a_run_takes(url, reopen) -> None:
+    if "sqlite" in url:
+        File(url.removeprefix("sqlite:///")).parent.mkdir()
     run("-m", "alembic", "upgrade", "head", RPO_CACHE_URL=url)
     with reopen() as cache:
         assert cache.latest_step == -1

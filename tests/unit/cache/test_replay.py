@@ -1,6 +1,12 @@
 """Which questions a step replays, what the initial cache cost, and evaluations."""
 
-from openrlhf_rpo.types import CacheDecision, StepRecord
+import tempfile
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
 
 def test_the_question_that_waited_longest_is_replayed_first(cache, commit) -> None:
@@ -43,3 +49,32 @@ def test_evaluations_come_back_by_step_and_go_with_a_rollback(cache, commit) -> 
     assert cache.evaluations() == [(0, {"pass1": 0.25}), (1, {"pass1": 0.75})]
     cache.rollback(0)
     assert cache.evaluations() == [(0, {"pass1": 0.25})]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sets(st.sampled_from("abcde"), max_size=3),
+    st.lists(st.dictionaries(st.sampled_from("abcde"), st.sampled_from(["path", "keep", "bare"]), max_size=4), max_size=8),
+    st.sets(st.sampled_from("abcde"), max_size=2),
+    st.data(),
+)
+def test_the_order_that_is_kept_step_by_step_is_the_order_of_the_rows(initial, history, exclude, data) -> None:
+    """The writer keeps its queue; a reader makes one from the rows."""
+    with tempfile.TemporaryDirectory() as folder, PathCache.open(f"sqlite:///{folder}/c.db", {}) as cache:
+        reader = PathCache.open_to_read(f"sqlite:///{folder}/c.db")
+        cache.commit_initial([Path(name, (1,), None, "stop", 1.0, 1.0) for name in sorted(initial)])
+        cache.mark_initialised()
+        for step, changes in enumerate(history, 1):
+            decisions = [
+                CacheDecision(
+                    Path(name, (step,), None, "stop", 1.0, 1.0, step=step) if what == "path" else None,
+                    Visit(name, step, 0, 0, 1, 1, 1, "best", start_bare=what == "bare"),
+                )
+                for name, what in changes.items()
+            ]
+            cache.commit_step(StepRecord(step, 0, step, {}), decisions)
+            n = data.draw(st.integers(0, 5))
+            assert cache.least_recently_visited(n, exclude) == reader.least_recently_visited(n, exclude)
+        cache.rollback(data.draw(st.integers(0, len(history))))
+        assert cache.least_recently_visited(5) == reader.least_recently_visited(5)
+        reader.close()

@@ -123,7 +123,7 @@ def test_the_initial_cache_fills_in_batches_and_then_is_closed(reopen, path) -> 
         assert (cache.latest_step, cache.initialised, cache.count()) == (-1, False, 0)
         cache.commit_initial([path("q")])
     with reopen() as cache:  # interrupted between two batches
-        assert cache.question_ids_with_path() == {"q"} and not cache.initialised
+        assert cache.question_ids() == ["q"] and not cache.initialised
         cache.commit_initial([path("r"), path("s")])
         cache.commit_initial([])
         cache.mark_initialised()
@@ -159,7 +159,7 @@ def test_a_step_with_one_wrong_row_leaves_nothing(cache, path, visit) -> None:
         "3 tokens and 1 log-probs": CacheDecision(path("r", step=1, log_probs=(-1.0,)), visit("r", 1)),
         "cannot be stored: a token id": CacheDecision(path("r", (-1,), step=1), visit("r", 1)),
         "refused the rows": good,
-        "FOREIGN KEY": CacheDecision(path("r", step=1, parent_id=777), visit("r", 1)),
+        "(?i)foreign key": CacheDecision(path("r", step=1, parent_id=777), visit("r", 1)),
     }
     for message, decision in wrong.items():
         with pytest.raises(CacheError, match=message):
@@ -210,4 +210,39 @@ def test_a_thousand_questions_are_read_in_chunks_without_loss(reopen, path, comm
         assert found.keys() == set(names)
         assert found[names[2]].token_ids == (7,) and found[names[3]].token_ids == (3,) * 50
         assert len(cache.visits(names)) == 600
-        assert cache.count() == 1200 and cache.question_ids_with_path() == set(names)
+        assert cache.count() == 1200 and cache.question_ids() == sorted(names)
+
+
+# ── How far a bulk initialisation came ──
+
+
+def test_an_initialisation_says_how_far_it_came_in_the_transaction_of_its_paths(reopen, path):
+    with reopen() as cache:
+        assert cache.initial_reached == (0, 0)
+        cache.commit_initial([path("a")], 10, (0, 4))
+        cache.commit_initial([], 5, (1, 2))
+        with pytest.raises(CacheError):
+            cache.commit_initial([path("a")], 5, (1, 7))  # a second path of one question: nothing of it is stored
+    with reopen() as cache:
+        assert cache.initial_reached == (1, 2)
+        assert cache.initial_tokens == 15
+
+
+def test_what_a_step_reads_and_writes_is_found_by_an_index(cache, commit, file) -> None:
+    """At any size: no statement of a step goes through a whole table."""
+    commit(cache, 1, {"q": (1,), "r": None})
+    cache.least_recently_visited(1)  # made once in a run
+    seen: list[tuple] = []
+    event.listen(cache._database.engine, "before_cursor_execute", lambda *args: seen.append((args[2], args[3])))
+    cache.least_recently_visited(2, {"q"})
+    cache.paths(["q", "r"])
+    cache.visits(["q", "r"])
+    commit(cache, 2, {"q": (2,), "s": (3,)})
+    statements = [(text, values) for text, values in list(seen) if text.startswith(("SELECT", "INSERT"))]
+    assert len(statements) >= 5
+    with cache._database.engine.connect() as connection:
+        for text, values in statements:
+            first = values[0] if isinstance(values, list) else values
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", first)]
+            through = [line for line in plan if line.startswith("SCAN") and "SUBQUERY" not in line and "anon" not in line]
+            assert through == [], (text, plan)

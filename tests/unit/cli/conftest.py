@@ -5,6 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.rollout.questions import load_questions
+from openrlhf_rpo.run_files import cache_url, fingerprints
+from openrlhf_rpo.testbed import model_dir, write_dataset
+from openrlhf_rpo.types import CacheDecision, StepRecord, Visit
+
 GOOD = {
     "actor.model_name_or_path": "model",
     "actor.num_gpus_per_node": 1,
@@ -56,3 +63,43 @@ def no_cluster(monkeypatch):
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture
+def run(parse, tmp_path, monkeypatch):
+    """Parse and check a command on the testbed: 16 questions, batches of 8."""
+    from openrlhf_rpo.cli.preflight import check_run  # imports OpenRLHF
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    train, held_out = write_dataset("main", tmp_path / "data", 16, 4, seed=0)
+    usual = {
+        "actor__model_name_or_path": model_dir("main"),
+        "data__prompt_dataset": train,
+        "eval__dataset": held_out,
+        "ckpt__path": tmp_path / "checkpoints",
+        "ckpt__output_dir": tmp_path / "model",
+    }
+
+    def check(**changes):
+        args = parse(**usual | changes)
+        check_run(args, RPOConfig.from_namespace(args.rpo))
+        return args
+
+    return check
+
+
+@pytest.fixture
+def commit_steps() -> Callable[..., None]:
+    """``commit_steps(args, n)``: the cache of a run that has made n steps."""
+    from openrlhf_rpo.upstream import get_tokenizer  # imports OpenRLHF
+
+    def commit(args, n: int) -> None:
+        tokenizer = get_tokenizer(args.actor.model_name_or_path, None)
+        loaded, _ = load_questions(args, tokenizer)
+        with PathCache.open(cache_url(args), fingerprints(args, loaded, tokenizer)) as cache:
+            cache.mark_initialised()
+            for step in range(1, n + 1):
+                visit = Visit(loaded[0].question_id, step, 0, 0, 3, 4, 1, "best")
+                cache.commit_step(StepRecord(step, 0, 8 * step, {}), [CacheDecision(None, visit)])
+
+    return commit

@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_rpo import platform
 from openrlhf_rpo.cli import cluster, options, preflight, train_rpo_ray
-from openrlhf_rpo.cli.cluster import adapt_options_to_cpu, check_resources, required_devices
+from openrlhf_rpo.cli.cluster import adapt_options_to_cpu, check_resources, required_devices, start_patiently
 from openrlhf_rpo.upstream import UsageError
 
 platform.prepare()  # before OpenRLHF is imported
@@ -245,6 +245,16 @@ def test_what_has_the_same_result_on_a_cpu_is_replaced(parse):
     assert (args.ds.attn_implementation, args.vllm.sync_backend, args.vllm.enforce_eager) == ("sdpa", "gloo", True)
 
 
+def test_a_cpu_computes_in_float32(parse):
+    args = parse()
+    adapt_options_to_cpu(args)
+    from openrlhf.utils.utils import convert_to_torch_dtype
+
+    assert str(convert_to_torch_dtype(args.ds.param_dtype)) == "torch.float32"
+    with pytest.raises(ValueError, match="Invalid param_dtype"):
+        convert_to_torch_dtype("fp8")
+
+
 def test_an_attention_chosen_by_hand_stays(parse):
     args = parse(ds__attn_implementation="eager")
     adapt_options_to_cpu(args)
@@ -260,8 +270,35 @@ def test_an_attention_chosen_by_hand_stays(parse):
         {"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 2},
         {"vllm__tensor_parallel_size": 2},
         {"vllm__enable_sleep": True, "train__colocate_all": True},
+        {"ds__param_dtype": "fp16"},
     ],
 )
 def test_what_has_no_cpu_form_is_refused(parse, changes):
     with pytest.raises(UsageError, match="GPU"):
         adapt_options_to_cpu(parse(**changes))
+
+
+@pytest.mark.parametrize(
+    ("failures", "starts"),
+    [
+        ([], 1),
+        (["The current node timed out during startup."], 2),
+        (["... timed out during startup"] * 3, None),
+        (["no"], None),
+    ],
+)
+def test_only_a_ray_that_was_too_slow_is_started_again_and_not_for_ever(failures, starts):
+    waiting, calls = list(failures), []
+
+    def start():
+        calls.append(1)
+        if waiting:
+            raise RuntimeError(waiting.pop(0))
+
+    if starts is None:
+        with pytest.raises(RuntimeError, match=failures[-1].removeprefix("...")):
+            start_patiently(start)
+        assert len(calls) == len(failures)
+    else:
+        start_patiently(start)
+        assert len(calls) == starts

@@ -11,34 +11,10 @@ import pytest
 
 from openrlhf_rpo.cache.errors import CacheMismatch
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli.preflight import check_run
-from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.rollout.questions import load_questions
 from openrlhf_rpo.run_files import cache_copy_path, cache_url, fingerprints
-from openrlhf_rpo.testbed import model_dir, write_dataset
-from openrlhf_rpo.types import CacheDecision, StepRecord, Visit
+from openrlhf_rpo.testbed import model_dir
 from openrlhf_rpo.upstream import UsageError, get_tokenizer
-
-
-@pytest.fixture
-def run(parse, tmp_path, monkeypatch):
-    """Parse and check a command on the testbed: 16 questions, batches of 8."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    train, held_out = write_dataset("main", tmp_path / "data", 16, 4, seed=0)
-    usual = {
-        "actor__model_name_or_path": model_dir("main"),
-        "data__prompt_dataset": train,
-        "eval__dataset": held_out,
-        "ckpt__path": tmp_path / "checkpoints",
-        "ckpt__output_dir": tmp_path / "model",
-    }
-
-    def check(**changes):
-        args = parse(**usual | changes)
-        check_run(args, RPOConfig.from_namespace(args.rpo))
-        return args
-
-    return check
 
 
 @pytest.fixture
@@ -60,6 +36,11 @@ def questions(n, **fields):
 def test_a_good_run_passes_and_its_questions_are_counted(run, capsys):
     run()
     assert "16 questions\n" in capsys.readouterr().out
+
+
+def test_an_option_that_keeps_every_sample_whole_is_said(run, capsys):
+    run(ds__zero_stage=3)
+    assert "Shared prefix: off, every sample runs whole: with --ds.zero_stage 3" in capsys.readouterr().out
 
 
 # ── The model ──
@@ -256,16 +237,6 @@ def test_a_folder_that_cannot_be_made_is_refused(run, tmp_path, flag):
 # ── The cache ──
 
 
-def commit_steps(args, n: int) -> None:
-    tokenizer = get_tokenizer(args.actor.model_name_or_path, None)
-    loaded, _ = load_questions(args, tokenizer)
-    with PathCache.open(cache_url(args), fingerprints(args, loaded, tokenizer)) as cache:
-        cache.mark_initialised()
-        for step in range(1, n + 1):
-            visit = Visit(loaded[0].question_id, step, 0, 0, 3, 4, 1, "best")
-            cache.commit_step(StepRecord(step, 0, 8 * step, {}), [CacheDecision(None, visit)])
-
-
 def save_copy(args, step: int) -> None:
     """As a checkpoint of that step leaves it."""
     copy = Path(cache_copy_path(args, f"global_step{step}"))
@@ -289,13 +260,13 @@ def test_the_same_command_may_be_checked_again_before_it_has_run(run):
     run()
 
 
-def test_a_cache_of_another_data_set_is_refused(run, rows):
+def test_a_cache_of_another_data_set_is_refused(run, commit_steps, rows):
     commit_steps(run(), 0)
     with pytest.raises(CacheMismatch, match="data fingerprint differs"):
         run(data__prompt_dataset=rows(questions(8)))
 
 
-def test_a_cache_of_another_tokenizer_is_refused(run, model):
+def test_a_cache_of_another_tokenizer_is_refused(run, commit_steps, model):
     commit_steps(run(), 0)
     text = (model / "tokenizer.json").read_text()
     (model / "tokenizer.json").write_text(text.replace('"z"', '"Z"', 1))
@@ -303,7 +274,7 @@ def test_a_cache_of_another_tokenizer_is_refused(run, model):
         run(actor__model_name_or_path=model)
 
 
-def test_a_cache_that_holds_steps_needs_the_flag_that_resumes(run):
+def test_a_cache_that_holds_steps_needs_the_flag_that_resumes(run, commit_steps):
     args = run()
     commit_steps(args, 2)
     with pytest.raises(UsageError, match="already holds 2 steps of a run: add --ckpt.load_enable"):
@@ -311,7 +282,7 @@ def test_a_cache_that_holds_steps_needs_the_flag_that_resumes(run):
     run(ckpt__load_enable=True)
 
 
-def test_a_lost_cache_comes_back_from_the_checkpoint_when_the_run_resumes(run, capsys):
+def test_a_lost_cache_comes_back_from_the_checkpoint_when_the_run_resumes(run, commit_steps, capsys):
     args = run()
     commit_steps(args, 3)
     save_copy(args, 3)
@@ -322,7 +293,7 @@ def test_a_lost_cache_comes_back_from_the_checkpoint_when_the_run_resumes(run, c
         assert cache.latest_step == 3
 
 
-def test_a_lost_cache_does_not_come_back_into_a_new_run(run):
+def test_a_lost_cache_does_not_come_back_into_a_new_run(run, commit_steps):
     args = run()
     commit_steps(args, 1)
     save_copy(args, 1)

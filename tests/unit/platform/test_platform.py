@@ -1,6 +1,8 @@
 """A CPU host is made fit for OpenRLHF; a GPU host is left alone."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +118,29 @@ print(DeepspeedStrategy.moving_average.__defaults__)
     assert run(program, "cpu") == ["cpu cpu", "cuda:0", "None None None", "0", "(0.992, 'cpu')"]
 
 
+def test_deepspeed_on_a_cpu_host_compiles_nothing(monkeypatch, tmp_path):
+    """Its own operations would be compiled at the first run on a machine, which takes a compiler and more than a minute."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    program = f"""
+from openrlhf_rpo import platform
+platform.choose("cpu", 0.0)
+platform.prepare()
+import torch, deepspeed
+deepspeed.init_distributed("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1, auto_mpi_discovery=False)
+config = {{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {{"stage": 2}}}}
+config["optimizer"] = {{"type": "AdamW", "params": {{"lr": 0.1, "weight_decay": 0.0}}}}
+model = torch.nn.Linear(2, 1, bias=False)
+before = model.weight.clone()
+engine, optimizer, *_ = deepspeed.initialize(model=model, config=config)
+engine.backward(engine(torch.ones(1, 2)).sum())
+engine.step()
+print((before - engine.module.weight).tolist())
+"""
+    assert json.loads(run(program, "cpu")[-1])[0] == pytest.approx([0.1, 0.1])  # Adam's first step: the learning rate
+    assert not (tmp_path / "compiled").exists()
+
+
 def test_actors_on_a_cpu_host_ask_for_no_gpu():
     asked = []
 
@@ -146,3 +171,21 @@ platform.prepare()
 print([name for name in ('torch', 'openrlhf', 'ray', 'vllm', 'deepspeed') if name in sys.modules])
 """
     assert run(program, "cpu") == ["[]"]
+
+
+# ── Ports ──
+
+
+def test_a_port_is_free_and_none_that_the_kernel_gives_to_others():
+    given_out = range(*map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()))
+    ports = {cpu.free_port() for _ in range(20)}
+    assert len(ports) > 1
+    assert not ports & set(given_out)
+
+
+def test_a_port_in_use_is_never_chosen():
+    taken = cpu.free_port()
+    nothing_left = pytest.raises(OSError, match=f"no free port was found between {taken} and {taken}")
+    with socket.create_server(("", taken)), nothing_left:
+        cpu.free_port(range(taken, taken + 1))
+    assert cpu.free_port(range(taken, taken + 1)) == taken

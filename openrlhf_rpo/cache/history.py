@@ -1,0 +1,237 @@
+"""What a cache holds and held: paths, visits, records, at any step, and a path's lineage. Nothing here writes."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Set
+from typing import NamedTuple
+
+from sqlalchemy import distinct, func, select
+from sqlalchemy.orm import Session
+
+from openrlhf_rpo.cache.codec import CodecError
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
+from openrlhf_rpo.cache.inspection import Inspection
+from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow
+from openrlhf_rpo.cache.replay import ReplayQueue
+from openrlhf_rpo.cache.rows import (
+    CHUNK,
+    FINGERPRINT,
+    INITIAL_REACHED,
+    INITIAL_TOKENS,
+    INITIALISED,
+    MODEL,
+    OPTION,
+    SLOT,
+    evaluation_of,
+    kept_from,
+    latest_step,
+    newest,
+    newest_query,
+    path_of,
+    question_of,
+    record_of,
+    run_value,
+    visit_of,
+)
+from openrlhf_rpo.cache.session import Database
+from openrlhf_rpo.types import Path, Question, StepRecord, Visit
+
+
+class PathOutline(NamedTuple):
+    """A stored path without its tokens; ``length`` is their number, ``step`` the one that wrote it."""
+
+    question_id: str
+    step: int
+    length: int
+    score: float
+    reward: float
+
+
+class CacheHistory:
+    """The reading half of ``PathCache``. Every method may raise ``CacheError`` or one of its kinds."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._inspection: Inspection | None = None
+
+    # ── The run ──
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What the cache belongs to (``run_files.fingerprints``); empty before a run has claimed it."""
+        with self._transaction() as session:
+            return self._run_values(session, FINGERPRINT)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that steer the run (``run_options``); empty in a cache from before they were stored."""
+        with self._transaction() as session:
+            return self._run_values(session, OPTION)
+
+    @property
+    def initial_reached(self) -> tuple[int, int]:
+        """(round, questions passed in it) of a bulk initialisation, as ``commit_initial`` was told; (0, 0) before it."""
+        with self._transaction() as session:
+            attempt, _, passed = (run_value(session, INITIAL_REACHED) or "0:0").partition(":")
+        return int(attempt), int(passed)
+
+    @property
+    def latest_step(self) -> int:
+        """The newest committed step; 0 when only the initial cache is complete, -1 before that."""
+        with self._transaction() as session:
+            return latest_step(session)
+
+    @property
+    def initialised(self) -> bool:
+        """Whether the initial cache, C(0), is complete."""
+        with self._transaction() as session:
+            return run_value(session, INITIALISED) is not None
+
+    @property
+    def kept_from(self) -> int:
+        """The oldest step at which the cache can be read and to which it can go back: 0 unless it was pruned."""
+        with self._transaction() as session:
+            return kept_from(session) or 0
+
+    @property
+    def initial_tokens(self) -> int:
+        """Tokens generated for the initial cache, those of samples that were not kept included."""
+        with self._transaction() as session:
+            return int(run_value(session, INITIAL_TOKENS) or 0)
+
+    def records(self, after: int = 0) -> list[StepRecord]:
+        """The records of the steps after ``after``, oldest first. A metric that was not finite comes back as NaN."""
+        query = select(StepRow).where(StepRow.step > after).order_by(StepRow.step)
+        with self._transaction() as session:
+            return [record_of(row) for row in session.scalars(query)]
+
+    def evaluations(self) -> list[tuple[int, dict[str, float]]]:
+        """(step, held-out figures), oldest first."""
+        query = select(EvaluationRow).order_by(EvaluationRow.step)
+        with self._transaction() as session:
+            return [evaluation_of(row) for row in session.scalars(query)]
+
+    @property
+    def model(self) -> str | None:
+        """The base model's folder or hub name, as ``describe`` stored it; None before that."""
+        with self._transaction() as session:
+            return run_value(session, MODEL)
+
+    def questions(self) -> dict[str, Question]:
+        """The run's questions by id, as ``describe`` stored them; empty before that."""
+        with self._transaction() as session:
+            found = [question_of(row) for row in session.scalars(select(QuestionRow))]
+            return {question.question_id: question for question in sorted(found, key=lambda question: question.question_id)}
+
+    # ── The cache at a step ──
+
+    def outlines(self) -> Iterator[PathOutline]:
+        """Every stored path, superseded ones included, by step and then by question; nothing is decoded."""
+        columns = (PathRow.question_id, PathRow.step, PathRow.n_tokens, PathRow.score, PathRow.reward)
+        query = select(*columns).where(PathRow.slot == SLOT).order_by(PathRow.step, PathRow.question_id)
+        with self._transaction() as session:
+            for row in session.execute(query.execution_options(yield_per=10 * CHUNK)):
+                yield PathOutline(*row)
+
+    def paths(self, question_ids: Iterable[str], step: int | None = None) -> dict[str, Path]:
+        """The cached path of each question at ``step`` (default: now). A question without one is absent.
+
+        Raises also when the paths of that step were pruned, as do the other methods that take a step.
+        """
+        with self._transaction() as session:
+            self._need_kept(session, step)
+            return {row.question_id: path_of(row) for row in newest(session, PathRow, question_ids, step)}
+
+    def visits(self, question_ids: Iterable[str], step: int | None = None) -> dict[str, Visit]:
+        """The newest visit of each question at ``step`` (default: now). A question never visited is absent."""
+        with self._transaction() as session:
+            return {row.question_id: visit_of(row) for row in newest(session, VisitRow, question_ids, step)}
+
+    def question_ids(self, step: int | None = None) -> list[str]:
+        """The questions that have a cached path at ``step`` (default: now), sorted."""
+        with self._transaction() as session:
+            return self._question_ids(session, step)
+
+    def iter_paths(self, step: int | None = None) -> Iterator[Path]:
+        """Every cached path at ``step`` (default: now), sorted by question; one at a time in memory.
+
+        All of them are of one moment, also while a run goes on writing.
+        """
+        with self._transaction() as session:
+            # The database's own order of text may be another one: sorted ids are looked up in chunks.
+            ids = self._question_ids(session, step)
+            for start in range(0, len(ids), CHUNK // 10):
+                chunk = ids[start : start + CHUNK // 10]
+                rows = {row.question_id: row for row in session.scalars(newest_query(PathRow, step, chunk))}
+                yield from (path_of(rows[question_id]) for question_id in chunk)
+                session.expunge_all()
+
+    def count(self) -> int:
+        """The number of questions that have a cached path."""
+        with self._transaction() as session:
+            return session.scalar(select(func.count(distinct(PathRow.question_id))).where(PathRow.slot == SLOT)) or 0
+
+    def least_recently_visited(self, n: int, exclude: Set[str] = frozenset()) -> list[str]:
+        """Up to ``n`` questions to replay: they have a path, are not to start bare, and waited longest since a visit.
+
+        Ties go by question id, so that a resumed run finds the same ones.
+        """
+        return self._replay_queue().first(n, exclude)
+
+    def _replay_queue(self) -> ReplayQueue:
+        with self._transaction() as session:
+            return ReplayQueue.load(session)
+
+    # ── One question ──
+
+    def lineage(self, question_id: str, step: int | None = None) -> list[Path]:
+        """The path of a question at ``step`` (default: now) and those it came from, newest first; empty without one.
+
+        Each keeps the first ``prefix_length`` tokens of the next. The last one has no parent: it is of C(0), or was
+        sampled from the bare question, or, where its prefix is not empty, its parent was pruned.
+        """
+        with self._transaction() as session:
+            self._need_kept(session, step)
+            row = session.scalars(newest_query(PathRow, step, [question_id])).one_or_none()
+            found: list[Path] = []
+            while row is not None:
+                found.append(path_of(row))
+                row = session.get(PathRow, row.parent_id) if row.parent_id is not None else None
+            return found
+
+    def visits_of(self, question_id: str) -> list[Visit]:
+        """Every visit of a question, oldest first."""
+        query = select(VisitRow).where(VisitRow.question_id == question_id).order_by(VisitRow.step)
+        with self._transaction() as session:
+            return [visit_of(row) for row in session.scalars(query)]
+
+    # ── Common parts ──
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Session]:
+        """One transaction, in which a value that is not what was stored becomes ``CacheCorrupt``."""
+        try:
+            if self._inspection is not None:
+                self._inspection.need_sound()
+            with self._database.transaction() as session:
+                yield session
+        except ValueError as error:
+            what = error if isinstance(error, CodecError) else f"a row is damaged ({error})"
+            raise CacheCorrupt(f"Path cache {self._database.where}: {what}. {self._database.cure}") from error
+
+    @staticmethod
+    def _run_values(session: Session, prefix: str) -> dict[str, str]:
+        keys = session.scalars(select(RunRow.key).where(RunRow.key.startswith(prefix, autoescape=True))).all()
+        return {key.removeprefix(prefix): run_value(session, key) or "" for key in sorted(keys)}
+
+    def _question_ids(self, session: Session, step: int | None) -> list[str]:
+        self._need_kept(session, step)
+        query = select(PathRow.question_id).where(PathRow.slot == SLOT).distinct()
+        return sorted(session.scalars(query if step is None else query.where(PathRow.step <= step)))
+
+    def _need_kept(self, session: Session, step: int | None) -> None:
+        kept = kept_from(session)
+        if step is not None and kept is not None and step < kept:
+            raise self._error(f"the paths of step {step} were pruned; the oldest that can be read is step {kept}")
+
+    def _error(self, what: object) -> CacheError:
+        return CacheError(f"Path cache {self._database.where}: {what}.")

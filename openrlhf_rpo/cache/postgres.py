@@ -1,0 +1,73 @@
+"""All that is PostgreSQL's own: engine and the lock of its one writer."""
+
+import os
+import socket
+from typing import Any
+
+from sqlalchemy import URL, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+
+from openrlhf_rpo.cache.errors import CacheError, CacheLocked
+
+# One cache a schema; the server knows the lock by this key and lets go of it when the connection ends.
+_KEY = "hashtext('openrlhf_rpo path cache ' || current_schema())"
+_HOLDER = text(
+    "SELECT activity.application_name FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid) "
+    "WHERE held.locktype = 'advisory' AND held.granted AND activity.datname = current_database() "
+    f"AND held.objid::bigint = ({_KEY})::bit(32)::bigint"
+)
+
+
+def postgres_engine(url: URL, read_only: bool = False) -> Engine:
+    """An engine whose transactions each see one moment (REPEATABLE READ), with times in UTC.
+
+    Raises ``CacheError`` when the driver is not installed.
+    """
+    name = f"process {os.getpid()} on {socket.gethostname()}"
+    try:
+        engine = create_engine(url, isolation_level="REPEATABLE READ", connect_args={"application_name": name[:63]})
+    except ModuleNotFoundError as error:
+        raise CacheError(
+            f"--rpo.cache.url: no driver for {url.drivername} ({error}): pip install 'psycopg[binary]'."
+        ) from error
+
+    @event.listens_for(engine, "connect")
+    def set_session(connection: Any, _record: Any) -> None:
+        before, connection.autocommit = connection.autocommit, True
+        connection.execute("SET timezone TO 'UTC'")
+        if read_only:
+            connection.execute("SET default_transaction_read_only TO on")
+        connection.autocommit = before
+
+    return engine
+
+
+class AdvisoryLock:
+    """The writer's lock, held by a connection of its own. Raises ``CacheLocked`` when another one holds it."""
+
+    def __init__(self, engine: Engine, where: str) -> None:
+        self._where = where
+        self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        if not self._connection.scalar(text(f"SELECT pg_try_advisory_lock({_KEY})")):
+            holder = self._connection.scalar(_HOLDER) or "unknown"
+            self._connection.close()
+            raise CacheLocked(
+                f"Path cache {where} is in use by {holder}. Wait for it, end it, or use another --rpo.cache.url."
+            )
+
+    def need_held(self) -> None:
+        """Raises ``CacheLocked`` when the server ended the connection, and the lock with it."""
+        try:
+            self._connection.scalar(text("SELECT 1"))
+        except DBAPIError as error:
+            raise CacheLocked(
+                f"Path cache {self._where}: the server ended the connection that held the writer's lock "
+                f"({str(error.orig).strip()}). What was committed is whole; resume."
+            ) from error
+
+    def release(self) -> None:
+        """Let go of the lock; a second call does nothing."""
+        # Closed for good: back in the pool, the connection would keep the lock.
+        if not self._connection.closed:
+            self._connection.invalidate()
+            self._connection.close()

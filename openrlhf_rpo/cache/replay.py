@@ -1,0 +1,54 @@
+"""The order in which cached paths are replayed, kept up to date step by step."""
+
+from collections import OrderedDict
+from collections.abc import Sequence, Set
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from openrlhf_rpo.cache.models import PathRow, VisitRow
+from openrlhf_rpo.cache.rows import SLOT
+from openrlhf_rpo.types import CacheDecision
+
+
+class ReplayQueue:
+    """The questions that have a path, by their last visit (never: first), ties by question id.
+
+    Made from the database once; then each step moves what it visited to the end, so that a step costs nothing that
+    grows with the cache. A question whose last visit says ``start_bare`` waits in its place without being taken.
+    """
+
+    def __init__(self, ordered: Sequence[str], bare: Set[str]) -> None:
+        self._waiting: OrderedDict[str, None] = OrderedDict.fromkeys(ordered)
+        self._bare = set(bare)
+
+    @classmethod
+    def load(cls, session: Session) -> "ReplayQueue":
+        """From the newest visits; sorted here, since databases differ in the order of text."""
+        last = select(VisitRow.question_id, func.max(VisitRow.step)).group_by(VisitRow.question_id)
+        visited: dict[str, int] = {question_id: step for question_id, step in session.execute(last)}
+        cached = session.scalars(select(PathRow.question_id).where(PathRow.slot == SLOT).distinct())
+        bare = session.execute(select(VisitRow.question_id, VisitRow.step).where(VisitRow.start_bare))
+        return cls(
+            sorted(cached, key=lambda question_id: (visited.get(question_id, 0), question_id)),
+            {question_id for question_id, step in bare if visited[question_id] == step},
+        )
+
+    def first(self, n: int, exclude: Set[str]) -> list[str]:
+        """Up to ``n`` questions, those that waited longest first."""
+        found: list[str] = []
+        for question_id in self._waiting:
+            if len(found) >= n:
+                break
+            if question_id not in exclude and question_id not in self._bare:
+                found.append(question_id)
+        return found
+
+    def advance(self, decisions: Sequence[CacheDecision]) -> None:
+        """A step was committed."""
+        for decision in sorted(decisions, key=lambda decision: decision.visit.question_id):
+            question_id = decision.visit.question_id
+            (self._bare.add if decision.visit.start_bare else self._bare.discard)(question_id)
+            if question_id in self._waiting or decision.path is not None:
+                self._waiting[question_id] = None
+                self._waiting.move_to_end(question_id)

@@ -1,0 +1,120 @@
+"""``cache show``: one path as text, by the step that wrote each part, its lineage, and what its last cut dropped."""
+
+from argparse import Namespace
+from typing import Any
+
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli.cache.output import Output
+from openrlhf_rpo.cli.cache.places import at_step, find_question, find_tokenizer, open_to_read
+from openrlhf_rpo.exchange.text import pieces
+from openrlhf_rpo.types import Path
+
+_COLOURS = ("cyan", "yellow", "magenta", "blue", "bright_cyan", "bright_yellow")
+_NEWEST, _DROPPED = "bold green", "red strike"
+
+
+def show(args: Namespace, out: Output) -> int:
+    with open_to_read(args.cache) as cache:
+        step = at_step(cache, args.step)
+        question_id = find_question(cache, args.question)
+        tokenizer, note = find_tokenizer(cache, args.tokenizer)
+        view = path_view(cache, question_id, step, tokenizer)
+    if note:
+        out.note(note)
+    out.emit(view)
+    _print(view, out)
+    return 0
+
+
+def path_view(cache: PathCache, question_id: str, step: int, tokenizer: Any) -> dict[str, Any]:
+    """Everything that ``show`` says. Texts are null without a tokenizer; ``path`` is null without a cached path."""
+    question = cache.questions().get(question_id)
+    lineage = cache.lineage(question_id, step)
+    view: dict[str, Any] = {
+        "question_id": question_id,
+        "question": question.text if question is not None else None,
+        "label": question.label if question is not None else None,
+        "step": step,
+        "path": None,
+        "lineage": [_generation(path, parent) for path, parent in zip(lineage, [*lineage[1:], None], strict=True)],
+        "parts": [],
+        "dropped": None,
+    }
+    if not lineage:
+        return view
+    path = lineage[0]
+    bounds = parts(lineage)
+    texts = [None] * len(bounds) if tokenizer is None else pieces(path.token_ids, [end for _, end, _ in bounds], tokenizer)
+    view["path"] = _generation(path, lineage[1] if len(lineage) > 1 else None) | {"token_ids": list(path.token_ids)}
+    view["parts"] = [
+        {"step": written, "from": start, "to": end, "text": text, "token_ids": list(path.token_ids[start:end])}
+        for (start, end, written), text in zip(bounds, texts, strict=True)
+    ]
+    if len(lineage) > 1:
+        view["dropped"] = _dropped(path, lineage[1], tokenizer)
+    return view
+
+
+def parts(lineage: list[Path]) -> list[tuple[int, int, int | None]]:
+    """(first token, token after the last, step that sampled them) of the newest path's parts, in order.
+
+    The step of a head whose path was pruned is None.
+    """
+    found: list[tuple[int, int, int | None]] = []
+    end = len(lineage[0])
+    for path in lineage:
+        if path.prefix_length < end:
+            found.append((path.prefix_length, end, path.step))
+            end = path.prefix_length
+    if end:
+        found.append((0, end, None))
+    return found[::-1]
+
+
+def _generation(path: Path, parent: Path | None) -> dict[str, Any]:
+    return {
+        "step": path.step,
+        "length": len(path),
+        "kept": path.prefix_length,
+        "cut": len(parent) - path.prefix_length if parent is not None else None,
+        "new": len(path) - path.prefix_length,
+        "score": path.score,
+        "reward": path.reward,
+        "finish_reason": path.finish_reason,
+        "log_probs": path.log_probs is not None,
+    }
+
+
+def _dropped(path: Path, parent: Path, tokenizer: Any) -> dict[str, Any]:
+    kept = path.prefix_length
+    ids = parent.token_ids[kept:]
+    text = None if tokenizer is None else pieces(parent.token_ids, [kept, len(parent)], tokenizer)[1]
+    return {"step": parent.step, "from": kept, "to": len(parent), "text": text, "token_ids": list(ids)}
+
+
+def _print(view: dict[str, Any], out: Output) -> None:
+    if out.as_json:
+        return
+    out.line(f"question {view['question_id']}", "bold")
+    if view["question"] is not None:
+        out.line(f"{view['question']}\nlabel {view['label']}")
+    if view["path"] is None:
+        out.line(f"has no cached path at step {view['step']}")
+        return
+    out.line(f"\nits path at step {view['step']}, and the paths it came from, newest first", "bold")
+    out.table(list(view["lineage"][0]), [list(generation.values()) for generation in view["lineage"]])
+    out.line("\nthe path, by the step that sampled each part", "bold")
+    colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(view["parts"]) - 1)] + [_NEWEST]
+    for part, colour in zip(view["parts"], colours, strict=True):
+        origin = "of a step that was pruned" if part["step"] is None else f"of step {part['step']}"
+        _block(out, f"tokens {part['from']} to {part['to'] - 1}, {origin}", part, colour)
+    dropped = view["dropped"]
+    if dropped is not None and dropped["token_ids"]:
+        title = f"dropped from the path of step {dropped['step']}: its tokens {dropped['from']} to {dropped['to'] - 1}"
+        _block(out, title, dropped, _DROPPED)
+
+
+def _block(out: Output, title: str, part: dict[str, Any], style: str) -> None:
+    out.line(f"── {title}", "dim")
+    text = " ".join(map(str, part["token_ids"])) if part["text"] is None else part["text"]
+    out.line(text, style)

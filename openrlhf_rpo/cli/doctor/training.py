@@ -1,0 +1,244 @@
+"""What a training command will read: model, tokenizer, template, data, reward, cache. Nothing is written."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.checkpoints import Checkpoints
+from openrlhf_rpo.cli.doctor import memory
+from openrlhf_rpo.cli.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
+from openrlhf_rpo.cli.doctor.machine import device_memory, disk, host_memory
+from openrlhf_rpo.cli.preflight import check_labels, check_reward, load_data, load_tokenizer
+from openrlhf_rpo.cli.resume_checks import check_options, check_steps
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.rollout.reward_call import RewardRequest
+from openrlhf_rpo.rollout.reward_pool import RewardLoadError
+from openrlhf_rpo.rollout.scoring import RewardFailures, make_scorer
+from openrlhf_rpo.run_files import cache_copy_path, cache_name, cache_url, fingerprints
+from openrlhf_rpo.run_options import steering_options
+from openrlhf_rpo.training.passes import cannot_share
+from openrlhf_rpo.types import Question
+from openrlhf_rpo.upstream import UsageError
+
+_EXAMPLES, _SHOWN = 3, 400
+
+
+def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[Finding]:
+    """Every check of what the run reads; those that need what failed are left out."""
+    try:
+        tokenizer = load_tokenizer(args)
+        shape = model_shape(args)
+    except UsageError as error:
+        yield Finding(FAIL, "model", str(error))
+        return
+    yield Finding(PASS, "model", f"{args.actor.model_name_or_path}: {shape.parameters:,} parameters, {shape.layers} layers")
+    yield from memory_needed(shape, args, device)
+    yield _sharing(args, config)
+    try:
+        questions, held_out, said = load_data(args, tokenizer)
+        warning = check_labels(config, questions + held_out)
+    except UsageError as error:
+        yield Finding(FAIL, "data", str(error))
+        return
+    steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
+    yield Finding(PASS, "data", f"{said}, {len(held_out):,} held out; about {steps:,} steps or more")
+    if warning:
+        yield Finding(WARN, "data", warning)
+    yield from template(args, tokenizer, questions[0])
+    yield from reward(args, config, questions[:_EXAMPLES])
+    yield disk(*_disk_needed(shape, args, len(questions), steps))
+    yield attempt("cache", lambda: cache_state(args, questions, tokenizer))
+
+
+def model_shape(args: SimpleNamespace) -> memory.ModelShape:
+    """The model's measures, from its configuration alone: no weight is read. Raises UsageError."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=True)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+    except ValueError as error:  # an architecture without a causal language model
+        raise UsageError(f"--actor.model_name_or_path {args.actor.model_name_or_path}: {error}") from error
+    return memory.shape_of(config.get_text_config(), sum(p.numel() for p in model.parameters()))
+
+
+# ── Memory ──
+
+
+def memory_needed(shape: memory.ModelShape, args: SimpleNamespace, device: str) -> Iterator[Finding]:
+    """The sums for a policy process and for an engine, against the device's memory where it can be seen."""
+    training, engine = memory.training_terms(shape, args), memory.engine_terms(shape, args)
+    have = device_memory() if device == "cuda" else host_memory()
+    yield Finding(
+        WARN if have and memory.total(training) > have else PASS,
+        "memory to train",
+        f"about, for each policy process, with every path at its longest:\n{memory.written(training)}" + _of(have),
+        "lower --train.micro_batch_size, add --actor.gradient_checkpointing_enable, raise --ds.zero_stage, or add devices"
+        if have and memory.total(training) > have
+        else "",
+    )
+    room = int(args.vllm.gpu_memory_utilization * have) - engine[0].bytes if device == "cuda" else 0
+    fits = device != "cuda" or not have or room >= engine[1].bytes
+    concurrent = f"\nroom for {room // max(1, engine[1].bytes):,} longest paths at a time" if room > 0 else ""
+    yield Finding(
+        PASS if fits else FAIL,
+        "memory to generate",
+        f"for each engine device:\n{memory.written(engine)}{concurrent}",
+        "" if fits else "raise --vllm.gpu_memory_utilization or --vllm.tensor_parallel_size, or lower --data.max_len",
+    )
+
+
+def _of(have: int) -> str:
+    return f"; the device has {memory.gib(have)}" if have else "; no device is seen here to compare with"
+
+
+def _sharing(args: SimpleNamespace, config: RPOConfig) -> Finding:
+    reason = cannot_share(args)
+    if config.shared_prefix == "off":
+        return Finding(WARN, "shared prefix", "off: every sample runs whole in training", "--rpo.shared_prefix auto")
+    if reason:
+        return Finding(WARN, "shared prefix", f"off, every sample runs whole: {reason}")
+    group, micro = args.rollout.n_samples_per_prompt, args.train.micro_batch_size
+    if micro % group and not args.train.dynamic_batch_enable:
+        return Finding(
+            WARN,
+            "shared prefix",
+            f"a micro-batch of {micro} samples splits groups of {group}, which share their prefix within a micro-batch",
+            f"--train.micro_batch_size {group}, or a multiple, where the memory allows it",
+        )
+    return Finding(PASS, "shared prefix", f"groups of {group} run their prefix once (checked on the first batch)")
+
+
+# ── Prompt and template ──
+
+
+def template(args: SimpleNamespace, tokenizer: Any, question: Question) -> Iterator[Finding]:
+    """The first prompt as the model gets it, and the usual traps of templates and special tokens."""
+    ids = tokenizer(question.prompt, add_special_tokens=False)["input_ids"]
+    shown = question.prompt if len(question.prompt) <= _SHOWN else f"{question.prompt[:_SHOWN]}..."
+    yield Finding(PASS, "prompt", f"{len(ids)} tokens, label {question.label!r}:\n{shown}")
+    begin, end, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    if begin is not None and ids[:2] == [begin, begin]:
+        yield Finding(
+            WARN,
+            "prompt",
+            f"it begins with {tokenizer.bos_token!r} twice",
+            "take it out of the data, or out of --data.input_template",
+        )
+    usual = tokenizer(question.prompt)["input_ids"]
+    if begin is not None and usual[:1] == [begin] and ids[:1] != [begin]:
+        yield Finding(
+            WARN,
+            "prompt",
+            f"this tokenizer puts {tokenizer.bos_token!r} before a text, and prompts are used as they are",
+            "--data.apply_chat_template, or begin --data.input_template with it",
+        )
+    if ids[-1] == end:
+        yield Finding(
+            WARN,
+            "prompt",
+            f"it ends with {tokenizer.eos_token!r}, after which the model has nothing more to say",
+            "a chat template with a generation prompt, or another --data.input_template",
+        )
+    if tokenizer.chat_template and not args.data.apply_chat_template:
+        yield Finding(
+            WARN,
+            "prompt",
+            "the model has a chat template, and it is not applied",
+            "--data.apply_chat_template for a model that was tuned with it; fine for a base model",
+        )
+    elif args.data.apply_chat_template and not _opens_an_answer(tokenizer):
+        yield Finding(
+            WARN,
+            "prompt",
+            "the chat template adds nothing after the question: the path begins inside the user's turn",
+            "a template that heeds add_generation_prompt (--data.tokenizer_chat_template)",
+        )
+    same = "is also the padding token: paths are told apart by their length, not by it" if pad == end else ""
+    yield Finding(PASS, "end of a path", f"{tokenizer.eos_token!r} {same}".strip())
+
+
+def _opens_an_answer(tokenizer: Any) -> bool:
+    turn = [{"role": "user", "content": "?"}]
+    closed, opened = (
+        tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=prompt) for prompt in (False, True)
+    )
+    return bool(opened != closed)
+
+
+# ── Reward ──
+
+
+def reward(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> Iterator[Finding]:
+    """The reward of some labels in a box, and how long it takes."""
+    try:
+        check_reward(args, config)
+        scorer = make_scorer(config.reward, args.reward.remote_url)
+    except UsageError as error:
+        yield Finding(FAIL, "reward", str(error))
+        return
+    if scorer is None:
+        yield Finding(PASS, "reward", f"a reward model: {args.reward.model_name_or_path}; it is not loaded here")
+        return
+    requests = []
+    for q in questions:
+        answer = f"\\boxed{{{q.label}}}"
+        requests.append(RewardRequest(q.question_id, q.prompt + answer, q.prompt, q.label, answer, len(answer)))
+    try:
+        with closing(scorer):
+            scorer.score(requests)  # the first call loads the function
+            started = time.perf_counter()
+            results = scorer.score(requests)
+            seconds = time.perf_counter() - started
+    except (RewardFailures, RewardLoadError) as error:
+        yield Finding(FAIL, "reward", str(error), "mend the function or the server; --rpo.reward.timeout bounds a call")
+        return
+    told = listed([f"\\boxed{{{q.label}}} {r.score:g}" for q, r in zip(questions, results, strict=True)])
+    message = f"scores of right answers: {told}; {1000 * seconds / len(results):.0f} ms an answer"
+    right = all(result.score > 0 for result in results)
+    remedy = "" if right else "fine if the reward wants another form; otherwise check --data.label_key and the function"
+    yield Finding(PASS if right else WARN, "reward", message, remedy)
+
+
+# ── Disk and cache ──
+
+
+def _disk_needed(shape: memory.ModelShape, args: SimpleNamespace, questions: int, steps: int) -> tuple[str, int, str]:
+    """Folder, bytes at most, and how they come about."""
+    one = memory.checkpoint_bytes(shape, args)
+    kept = args.ckpt.max_num + 2 if args.ckpt.save_steps > 0 else int(bool(args.eval.dataset))
+    model = shape.parameters * memory.weight_bytes(args)
+    rows = questions + steps * args.rollout.batch_size
+    cache = rows * args.data.max_len * 5 // 2
+    why = (
+        f"at most {memory.gib(kept * one + model + cache)} are needed: {kept} checkpoints (the best one and the one that is "
+        f"being written counted) x {memory.gib(one)}, the model {memory.gib(model)}, the path cache {memory.gib(cache)} "
+        f"({rows:,} paths x {args.data.max_len:,} tokens x 2.5 bytes)"
+    )
+    return args.ckpt.path, kept * one + model + cache, why
+
+
+def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str:
+    """Whether the run starts afresh or goes on, and from where. Raises UsageError or CacheError."""
+    where, url = cache_name(args), cache_url(args)
+    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest() if args.ckpt.load_enable else None
+    if PathCache.is_missing(url):
+        if tag and os.path.exists(cache_copy_path(args, tag)):
+            return f"{where} is not there; the copy beside checkpoint {tag} takes its place"
+        return f"{where} is not there yet: the run starts at step 0"
+    with PathCache.open_to_read(url) as cache:
+        mine = fingerprints(args, questions, tokenizer)
+        other = [name for name, value in mine.items() if cache.fingerprints.get(name, value) != value]
+        if other:
+            raise UsageError(f"{where} belongs to a run with another {listed(other)}: use another --ckpt.path")
+        check_steps(args, cache.latest_step, tag)
+        check_options(args, cache.options, steering_options(args, questions))
+        latest = max(cache.latest_step, 0)
+        go_on = f"the run goes on from checkpoint {tag}" if tag else "the run starts at step 0"
+        return f"{where}: {cache.count():,} paths, {latest:,} steps; {go_on}"

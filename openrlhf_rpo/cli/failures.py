@@ -1,0 +1,71 @@
+"""What to tell the user when a run has failed: what ended it, what is safe, how to go on."""
+
+import errno
+import re
+from types import SimpleNamespace
+
+from openrlhf_rpo.cache.errors import CacheError
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.checkpoints import Checkpoints, step_of
+from openrlhf_rpo.run_files import cache_name, cache_url
+
+_ACTORS = {
+    "RPOEngine": "a vLLM engine",
+    "RPOPolicyActor": "a process of the policy (actor)",
+    "RPOCriticActor": "a process of the critic",
+    "ReferenceModelActor": "a process of the reference model",
+    "RewardModelActor": "a process of the reward model",
+    "RPOTrainer": "the trainer (the controller of the run)",
+}
+# The system's words, and those of torch.save when a write comes back short.
+_NO_SPACE = ("No space left on device", "Disk quota exceeded", "file write failed", ". unexpected pos ")
+
+
+def describe(error: BaseException, args: SimpleNamespace) -> str:
+    """The last lines of a failed run. ``error`` is what Ray handed to the driver."""
+    return f"error: {cause_of(error)}\n{_safe(args)}"
+
+
+def cause_of(error: BaseException) -> str:
+    """One sentence: which process died, that the disk is full, or the first error in its own words.
+
+    Ray hands an error from process to process; each wraps the one before it in ``cause``.
+    """
+    chain = [error]
+    while isinstance(inner := getattr(chain[-1], "cause", None), BaseException) and inner not in chain:
+        chain.append(inner)
+    said = "\n".join(str(e) for e in chain)
+    first = chain[-1]
+    if isinstance(first, CacheError):  # has said it all, a full disk too
+        return str(first)
+    if getattr(first, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(words in said for words in _NO_SPACE):
+        return "the disk is full, or a quota is used up, so that a file could not be written. Free space, then go on"
+    if "EngineDeadError" in said or "EngineCore encountered" in said:
+        return "a vLLM engine died: its core process ended. Its last words are above"
+    died = re.search(r"class_name: _?(\w+)", said) if type(first).__name__.startswith("Actor") else None
+    if died:
+        what = _ACTORS.get(died[1], died[1])
+        process = re.search(r"pid: (\d+)", said)
+        why = re.search(r"exit type: (\w+)|(OutOfMemory\w*|killed due to memory)", said)
+        details = ", ".join([f"process {process[1]}"] if process else [])
+        hint = " It was out of memory" if why and why[2] else ""
+        return f"{what} died{f' ({details})' if details else ''}: killed, out of memory, or crashed.{hint}".rstrip()
+    return f"{type(first).__name__.removeprefix('RayTaskError').strip('()') or 'error'}: {first}"
+
+
+def _safe(args: SimpleNamespace) -> str:
+    """What is on the disk, and the way to go on from it."""
+    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest()
+    start = step_of(tag) if tag else 0
+    try:
+        with PathCache.open_to_read(cache_url(args)) as cache:
+            steps = max(cache.latest_step, 0)
+    except CacheError as error:
+        committed = f"the path cache could not be read just now ({error})"
+    else:
+        committed = f"{steps} committed steps in {cache_name(args)}"
+    again = f"; what came after step {start} is run again" if tag else ": from step 0, there is no checkpoint yet"
+    return (
+        f"  safe: {committed}; checkpoint: {tag or 'none'} below {args.ckpt.path}\n"
+        f"  to go on: the same command with --ckpt.load_enable{again}"
+    )

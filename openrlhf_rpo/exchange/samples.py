@@ -1,0 +1,108 @@
+"""Every sampled response of a step, for later reading: one Parquet file a step under ``<ckpt.path>/rpo_samples``.
+
+They load together: ``datasets.load_dataset("parquet", data_files="rpo_samples/*.parquet")``. A file is complete or not
+there, those of steps that a resumed run takes again are removed, and the oldest go when all together exceed the bound.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path as File
+from typing import Any
+
+import pyarrow as pa
+
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.exchange.files import write_rows
+from openrlhf_rpo.types import Group
+
+FOLDER = "rpo_samples"
+_NAME = re.compile(r"step_(\d{8})\.parquet")
+_MEGABYTE = 2**20
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("question_id", pa.string()),
+        ("prompt", pa.string()),
+        ("label", pa.string()),
+        ("sample", pa.int64()),
+        ("trained_on", pa.bool_()),
+        ("score", pa.float64()),
+        ("shaped_reward", pa.float64()),
+        ("cut", pa.int64()),
+        ("prefix_length", pa.int64()),
+        ("path_length", pa.int64()),
+        ("finish_reason", pa.string()),
+        ("prefix", pa.string()),
+        ("response", pa.string()),
+        ("response_ids", pa.list_(pa.uint32())),
+    ]
+)
+
+
+class SampleLog:
+    """The samples of a run; ``decode`` turns lists of token ids into texts with their special tokens."""
+
+    def __init__(self, folder: File, max_megabytes: int, decode: Callable[[list[list[int]]], list[str]]) -> None:
+        self.folder = folder
+        self.max_bytes = max_megabytes * _MEGABYTE
+        self.decode = decode
+
+    @classmethod
+    def of_run(cls, config: RPOConfig, ckpt_path: str, tokenizer: Any) -> "SampleLog | None":
+        """The log that the options ask for, or None."""
+        if not config.log_samples:
+            return None
+
+        def decode(ids: list[list[int]]) -> list[str]:
+            return tokenizer.batch_decode(ids, skip_special_tokens=False)
+
+        return cls(File(ckpt_path) / FOLDER, config.log_samples_mb, decode)
+
+    def files(self) -> list[tuple[int, File]]:
+        """(step, file), oldest first."""
+        found = [(_NAME.fullmatch(file.name), file) for file in self.folder.glob("*.parquet")]
+        return sorted((int(match[1]), file) for match, file in found if match)
+
+    def rollback(self, step: int) -> None:
+        """Remove what is newer than ``step``, from which the run goes on."""
+        for written, file in self.files():
+            if written > step:
+                file.unlink()
+
+    def write(self, step: int, kept: Sequence[Group], dropped: Sequence[Group]) -> None:
+        """Store the groups trained on and those that dynamic sampling turned down; the newest step always stays.
+
+        A step written again takes the place of its file. Raises ExchangeError when the disk refuses.
+        """
+        write_rows(self.folder / f"step_{step:08d}.parquet", self._rows(step, kept, dropped), SCHEMA)
+        files = self.files()
+        total = sum(file.stat().st_size for _, file in files)
+        for _, file in files[:-1]:
+            if total <= self.max_bytes:
+                break
+            total -= file.stat().st_size
+            file.unlink()
+
+    def _rows(self, step: int, kept: Sequence[Group], dropped: Sequence[Group]) -> Iterator[dict[str, Any]]:
+        for trained_on, groups in ((True, kept), (False, dropped)):
+            for group in groups:
+                prefixes = self.decode([list(sample.prefix.token_ids) for sample in group.samples])
+                responses = self.decode([list(sample.response_ids) for sample in group.samples])
+                for number, sample in enumerate(group.samples):
+                    yield {
+                        "step": step,
+                        "question_id": group.question.question_id,
+                        "prompt": group.question.prompt,
+                        "label": group.question.label,
+                        "sample": number,
+                        "trained_on": trained_on,
+                        "score": sample.score,
+                        "shaped_reward": sample.shaped_reward,
+                        "cut": sample.prefix.cut,
+                        "prefix_length": len(sample.prefix),
+                        "path_length": sample.path_length,
+                        "finish_reason": sample.finish_reason,
+                        "prefix": prefixes[number],
+                        "response": responses[number],
+                        "response_ids": list(sample.response_ids),
+                    }

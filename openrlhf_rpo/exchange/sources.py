@@ -1,0 +1,199 @@
+"""Where an imported initial cache comes from, by what ``--rpo.init.source`` names:
+
+runs/a/checkpoints            another run's folder (or its database file, or a URL) as it is now
+runs/a/checkpoints@40         the same as it was at step 40
+paths.parquet, paths.jsonl    what ``openrlhf-rpo cache export`` wrote
+data.jsonl:solution           worked solutions: the column of a data set file, beside its questions and labels
+"""
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path as File
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.exchange.errors import ExchangeError
+from openrlhf_rpo.exchange.files import SUFFIXES, column_names, read_rows
+from openrlhf_rpo.exchange.matching import QuestionIndex, question_text
+from openrlhf_rpo.exchange.portable import PortablePath, from_row
+from openrlhf_rpo.exchange.text import own_tokenizer, path_text
+from openrlhf_rpo.run_files import CACHE_FILE
+from openrlhf_rpo.types import Question
+
+_KEYS = ["question_id", "question", "label", "tokenizer"]
+_OTHER_TOKENIZER = "its paths are of another tokenizer, and {why}. Export them with their text: openrlhf-rpo cache export"
+
+
+class Source(ABC):
+    """Paths of questions that may or may not be the run's own. ``str()`` names it in messages."""
+
+    @abstractmethod
+    def question_keys(self) -> Iterator[PortablePath]:
+        """What tells the question of each path, and its tokenizer; without the paths themselves."""
+
+    @abstractmethod
+    def paths(self, tokenizer: str) -> Iterator[PortablePath]:
+        """Every path; one of another tokenizer than the one with this fingerprint has text. Raises ExchangeError."""
+
+
+class DatabaseSource(Source):
+    """The path cache of another run at ``step`` (None: as it is now), also while that run goes on."""
+
+    def __init__(self, url: str, step: int | None) -> None:
+        self.url, self.step = url, step
+
+    def __str__(self) -> str:
+        return self.url + ("" if self.step is None else f"@{self.step}")
+
+    def question_keys(self) -> Iterator[PortablePath]:
+        with PathCache.open_to_read(self.url) as cache:
+            self._check(cache)
+            known, tokenizer = cache.questions(), cache.fingerprints.get("tokenizer")
+            for question_id in cache.question_ids(self.step):
+                question = known.get(question_id)
+                text, label = (question.text, question.label) if question is not None else (None, None)
+                yield PortablePath(question_id=question_id, question=text, label=label, tokenizer=tokenizer)
+
+    def paths(self, tokenizer: str) -> Iterator[PortablePath]:
+        with PathCache.open_to_read(self.url) as cache:
+            self._check(cache)
+            known, theirs = cache.questions(), cache.fingerprints.get("tokenizer")
+            decode = None if theirs == tokenizer else self._tokenizer(cache)
+            for path in cache.iter_paths(self.step):
+                question = known.get(path.question_id)
+                yield PortablePath(
+                    question_id=path.question_id,
+                    question=question.text if question is not None else None,
+                    label=question.label if question is not None else None,
+                    text=None if decode is None else path_text(path.token_ids, decode),
+                    token_ids=path.token_ids,
+                    log_probs=path.log_probs,
+                    finish_reason=path.finish_reason,
+                    score=path.score,
+                    reward=path.reward,
+                    tokenizer=theirs,
+                )
+
+    def _check(self, cache: PathCache) -> None:
+        if self.step is not None and self.step > cache.latest_step:
+            raise ExchangeError(f"{self.url} ends at step {cache.latest_step}: there is no step {self.step}")
+
+    def _tokenizer(self, cache: PathCache) -> Any:
+        if cache.model is None:
+            raise ExchangeError(f"{self}: " + _OTHER_TOKENIZER.format(why="it does not say which"))
+        try:
+            return own_tokenizer(cache.model, cache.fingerprints.get("tokenizer"), offline=True)
+        except ExchangeError as error:
+            raise ExchangeError(f"{self}: " + _OTHER_TOKENIZER.format(why=error)) from error
+
+
+class ExportSource(Source):
+    """A file that ``openrlhf-rpo cache export`` wrote, or one with some of its columns."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        columns = column_names(file)
+        if not {"token_ids", "text"} & set(columns):
+            raise ExchangeError(
+                f"{file} has no column token_ids or text, so it holds no exported paths. Its columns are "
+                f"{', '.join(columns)}: name one that holds worked solutions as {file}:COLUMN"
+            )
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    def question_keys(self) -> Iterator[PortablePath]:
+        for number, row in enumerate(read_rows(self.file, _KEYS), 1):
+            yield from_row(row, f"{self.file}, row {number}")
+
+    def paths(self, tokenizer: str) -> Iterator[PortablePath]:
+        for number, row in enumerate(read_rows(self.file), 1):
+            where = f"{self.file}, row {number}"
+            path = from_row(row, where)
+            if path.text is None and (path.token_ids is None or path.tokenizer != tokenizer):
+                raise ExchangeError(f"{where}: " + _OTHER_TOKENIZER.format(why="they have no text") + " --tokenizer MODEL")
+            yield path
+
+
+class SolutionsSource(Source):
+    """Worked solutions in a column of a data set file; ``label_key`` may name a column that is not there."""
+
+    def __init__(self, file: File, column: str, input_key: str, label_key: str | None) -> None:
+        self.file, self.column, self.input_key = file, column, input_key
+        columns = column_names(file)
+        for name in (column, input_key):
+            if name not in columns:
+                raise ExchangeError(f"{file} has no column {name!r}; its columns are {', '.join(columns)}")
+        self.label_key = label_key if label_key in columns else None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.column}"
+
+    def question_keys(self) -> Iterator[PortablePath]:
+        columns = [name for name in (self.input_key, self.label_key) if name is not None]
+        return (self._key(row) for row in read_rows(self.file, columns))
+
+    def paths(self, tokenizer: str) -> Iterator[PortablePath]:
+        for number, row in enumerate(read_rows(self.file), 1):
+            solution = row.get(self.column)
+            if solution is not None and not isinstance(solution, str):
+                raise ExchangeError(f"{self.file}, row {number}: {self.column} holds {solution!r}, which is not text")
+            key = self._key(row)
+            yield PortablePath(question=key.question, label=key.label, text=solution or "")
+
+    def _key(self, row: dict[str, Any]) -> PortablePath:
+        label = None if self.label_key is None else str(row.get(self.label_key))
+        return PortablePath(question=question_text(row.get(self.input_key)), label=label)
+
+
+def database_url(text: str) -> str:
+    """The URL of the cache that a URL, a database file, or a folder with an ``rpo_cache.db`` in it names."""
+    if "://" in text:
+        return text
+    file = os.path.join(text, CACHE_FILE) if os.path.isdir(text) else text
+    return f"sqlite:///{os.path.abspath(file)}"
+
+
+def parse_source(text: str, input_key: str, label_key: str | None) -> Source:
+    """The source that ``text`` names; the keys are the columns of worked solutions. Raises ExchangeError."""
+    name, _, column = text.rpartition(":")
+    if name.endswith(SUFFIXES) and "/" not in column:
+        return SolutionsSource(_existing(name), column, input_key, label_key)
+    if text.endswith(SUFFIXES):
+        return ExportSource(_existing(text))
+    at_step = re.fullmatch(r"(.+)@(\d+)", text)
+    place, step = (at_step[1], int(at_step[2])) if at_step else (text, None)
+    if "://" not in place and not os.path.exists(place):
+        raise ExchangeError(f"there is no file or folder {place}")
+    return DatabaseSource(database_url(place), step)
+
+
+def import_source(args: SimpleNamespace) -> Source:
+    """What ``--rpo.init.source`` names, for a run with these options. Raises ExchangeError."""
+    return parse_source(args.rpo.init.source, args.data.input_key, args.data.label_key)
+
+
+def check_source(source: Source, questions: Sequence[Question], tokenizer: str) -> str:
+    """What can be known before an engine starts, in a line. Raises ExchangeError when the source cannot serve the run.
+
+    ``tokenizer`` is the fingerprint of the run's own. The scores, hence what is admitted, are known only later.
+    """
+    index = QuestionIndex(questions)
+    found = [index.find(key) is not None for key in source.question_keys()]
+    if not any(found):
+        raise ExchangeError(
+            f"{source}: none of its {len(found):,} paths belongs to a question of this run. They are matched by "
+            "question id, then by the question's text and its label"
+        )
+    first = next(source.paths(tokenizer))  # raises if they are of another tokenizer and cannot be had as text
+    how = "ids and log-probs as they are" if first.is_of(tokenizer) else "made anew from their text, without log-probs"
+    return f"Initial cache from {source}: {sum(found):,} of {len(found):,} paths are of this run's questions, {how}"
+
+
+def _existing(name: str) -> File:
+    if not os.path.isfile(name):
+        raise ExchangeError(f"there is no file {name}")
+    return File(name)

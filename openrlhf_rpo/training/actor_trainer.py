@@ -1,0 +1,36 @@
+"""OpenRLHF's optimizer loop for the policy, with micro-batches of groups and without a pass that changes nothing."""
+
+from typing import Any
+
+from openrlhf_rpo.training.experience_maker import rollout_log_prob_gap
+from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
+from openrlhf_rpo.training.shared_prefix.replay_buffer import GroupReplayBuffer
+from openrlhf_rpo.upstream import ActorPPOTrainer
+
+
+class RPOActorTrainer(ActorPPOTrainer):
+    """The optimizer's side: micro-batches of groups, and old log-probs from the step that trains on them."""
+
+    def __init__(self, strategy: Any, actor: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(strategy, actor, *args, **kwargs)
+        self.needs_old_log_probs = needs_old_log_probs(self.args)
+        if shares_prefixes(self.args):
+            plain = self.replay_buffer
+            self.replay_buffer = GroupReplayBuffer(
+                self.micro_train_batch_size, plain.limit, plain.cpu_offload, plain.packing_samples, plain.dynamic_batch
+            )
+
+    def training_step(self, experience: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Where old and current policy are equal, ``action_log_probs`` is filled in by the step's own forward pass."""
+        if self.needs_old_log_probs:
+            return super().training_step(experience, *args, **kwargs)
+
+        def fill_in(actor: Any, inputs: Any, output: Any) -> None:
+            experience.action_log_probs.copy_(output[0].detach())
+            experience.info["rollout_log_prob_gap"] = rollout_log_prob_gap(experience)
+
+        hook = self.actor.register_forward_hook(fill_in)
+        try:
+            return super().training_step(experience, *args, **kwargs)
+        finally:
+            hook.remove()

@@ -1,0 +1,19 @@
+"""OpenRLHF's reference model with shared prefixes."""
+
+from typing import Any
+
+import ray
+
+from openrlhf_rpo.training.passes import shares_prefixes
+from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
+from openrlhf_rpo.upstream import ReferenceModelActor
+
+
+class _RPOReferenceActor(ReferenceModelActor):
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        super().init_model_from_pretrained(strategy, *args, **kwargs)
+        if shares_prefixes(strategy.args):
+            share_prefixes(self.model, strategy.args.rpo.shared_prefix, "reference")
+
+
+RPOReferenceActor = ray.remote(num_gpus=1)(_RPOReferenceActor)

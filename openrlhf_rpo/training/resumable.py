@@ -1,0 +1,99 @@
+"""OpenRLHF's policy and critic actors, so that a resumed run goes on as if it had never stopped."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+import torch
+
+from openrlhf_rpo.training.actor_trainer import RPOActorTrainer
+from openrlhf_rpo.training.passes import shares_prefixes
+from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
+from openrlhf_rpo.upstream import STAGING, CriticModelActor, PolicyModelActor, actor_trainer
+
+EMA_FILE = "ema.safetensors"
+
+
+def seed_round(seed: int, optimizer_steps: int) -> None:
+    """Seed torch for one round of training, from what a resumed run knows too.
+
+    Shuffling and dropout draw from torch's own generator, whose state is in no checkpoint; DeepSpeed counts optimizer
+    steps and restores the count.
+    """
+    torch.manual_seed(seed + 1_000_003 * int(optimizer_steps))
+
+
+@contextmanager
+def staged(args: Any) -> Iterator[None]:
+    """While inside, what upstream writes below ``--ckpt.path`` goes to ``checkpoints.Checkpoints.staging``."""
+    path = args.ckpt.path
+    args.ckpt.path = os.path.join(path, STAGING)
+    try:
+        yield
+    finally:
+        args.ckpt.path = path
+
+
+class _RPOPolicyActor(PolicyModelActor):
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        with actor_trainer(RPOActorTrainer):
+            super().init_model_from_pretrained(strategy, *args, **kwargs)
+        if shares_prefixes(strategy.args):
+            share_prefixes(self.actor, strategy.args.rpo.shared_prefix, "policy")
+        if self.ema_model is not None and self.checkpoint_states:
+            load_ema(self.ema_model, _ema_file(strategy.args, _latest(strategy.args)))
+
+    def fit(self, kl_ctl: float = 0.0) -> dict[str, Any]:
+        """One round of training, its draws keyed by (seed, optimizer steps done)."""
+        seed_round(self.strategy.seed, self.actor.model.global_steps)
+        return super().fit(kl_ctl)
+
+    def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
+        """Into the staging folder, with the moving average (--train.enable_ema), which upstream leaves out."""
+        with staged(self.strategy.args):
+            super().save_checkpoint(tag, *args, **kwargs)
+            if self.ema_model is not None and not self.disable_ds_ckpt and self.strategy.is_rank_0():
+                save_ema(self.ema_model, _ema_file(self.strategy.args, tag))
+
+
+class _RPOCriticActor(CriticModelActor):
+    def fit(self) -> dict[str, Any]:
+        """One round of training, its draws keyed by (seed, optimizer steps done)."""
+        seed_round(self.strategy.seed, self.critic.global_steps)
+        return super().fit()
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Into the staging folder."""
+        with staged(self.strategy.args):
+            super().save_checkpoint(*args, **kwargs)
+
+
+def save_ema(model: Any, file: str) -> None:
+    """The parameters of the moving average, in their own precision (ZeRO stages 0 to 2: every process has them all)."""
+    from safetensors.torch import save_file
+
+    save_file({name: p.data.cpu().contiguous() for name, p in model.named_parameters()}, file)
+
+
+def load_ema(model: Any, file: str) -> None:
+    """Raises FileNotFoundError when the checkpoint was written without --train.enable_ema."""
+    from safetensors.torch import load_file
+
+    stored = load_file(file)
+    for name, parameter in model.named_parameters():
+        parameter.data.copy_(stored[name])
+
+
+def _ema_file(args: Any, tag: str) -> str:
+    return os.path.join(args.ckpt.path, "_actor", tag, EMA_FILE)
+
+
+def _latest(args: Any) -> str:
+    with open(os.path.join(args.ckpt.path, "_actor", "latest")) as f:
+        return f.read().strip()
+
+
+RPOPolicyActor = ray.remote(num_gpus=1)(_RPOPolicyActor)
+RPOCriticActor = ray.remote(num_gpus=1)(_RPOCriticActor)

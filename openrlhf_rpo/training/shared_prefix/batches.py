@@ -1,0 +1,64 @@
+"""Groups stay together: which rank gets which samples, and which samples make a micro-batch, by the tokens they cost.
+
+A unit is a list of sample indices that are run together: a group, or a part of one where a group does not fit. Its cost
+is ``shared_tokens`` of its rows: what they have in common counts once.
+"""
+
+from collections.abc import Sequence
+from math import gcd
+
+import torch
+
+from openrlhf_rpo.training.shared_prefix.layout import shared_tokens
+from openrlhf_rpo.upstream import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
+
+Unit = list[int]
+
+
+def over_ranks(rows: Sequence[torch.Tensor], group_size: int, ranks: int) -> list[Unit]:
+    """The samples of each rank, in order: equally many, whole groups where they can be, ranks balanced by cost.
+
+    ``rows``: the samples' ids, group after group. Where groups cannot be dealt out evenly they are parted as little as
+    possible. Raises ValueError unless every rank can get equally many samples.
+    """
+    if len(rows) % ranks:
+        raise ValueError(f"{len(rows)} samples cannot be dealt out evenly to {ranks} ranks")
+    size = gcd(group_size, len(rows) // ranks)
+    units = [list(range(i, i + size)) for i in range(0, len(rows), size)]
+    parts = get_seqlen_balanced_partitions([_cost(rows, unit) for unit in units], ranks, equal_size=True)
+    return [[i for u in part for i in units[u]] for part in parts]
+
+
+def fit(rows: Sequence[torch.Tensor], units: list[Unit], limit: int) -> list[Unit]:
+    """Units of more than ``limit`` tokens in halves, until each fits or is a single sample."""
+    fitting = []
+    for unit in units:
+        if len(unit) > 1 and _cost(rows, unit) > limit:
+            fitting += fit(rows, _halves(unit), limit)
+        else:
+            fitting.append(unit)
+    return fitting
+
+
+def fewest_micro_batches(rows: Sequence[torch.Tensor], units: list[Unit], limit: int) -> int:
+    """How many micro-batches of at most ``limit`` tokens the units fill."""
+    return get_minimum_num_micro_batch_size([_cost(rows, unit) for unit in units], limit, 1, 1)
+
+
+def micro_batches(rows: Sequence[torch.Tensor], units: list[Unit], n: int) -> list[Unit]:
+    """The units in exactly ``n`` micro-batches of about equal cost; with fewer units than that, the largest are halved."""
+    units = list(units)
+    while len(units) < n:
+        largest = max(units, key=len)
+        units.remove(largest)
+        units += _halves(largest)
+    parts = get_seqlen_balanced_partitions([_cost(rows, unit) for unit in units], n, equal_size=False)
+    return [[i for u in part for i in units[u]] for part in parts]
+
+
+def _halves(unit: Unit) -> list[Unit]:
+    return [unit[: len(unit) // 2], unit[len(unit) // 2 :]]
+
+
+def _cost(rows: Sequence[torch.Tensor], unit: Unit) -> int:
+    return shared_tokens([rows[i] for i in unit])

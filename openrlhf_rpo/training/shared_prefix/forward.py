@@ -1,0 +1,64 @@
+"""Log-probs of the tokens that carry loss, from rows whose common heads run once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from openrlhf_rpo.training.shared_prefix.layout import lay_out
+
+
+@dataclass(frozen=True)
+class ActionLogProbs:
+    """(B, A) float32 where the action mask is 1, and 0 elsewhere. ``tokens``: how many the model ran."""
+
+    log_probs: torch.Tensor
+    entropy: torch.Tensor | None
+    tokens: int
+
+
+def shared_log_probs(
+    model: Any,
+    sequences: torch.Tensor,
+    attention_mask: torch.Tensor,
+    action_mask: torch.Tensor,
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+    share: bool = True,
+) -> ActionLogProbs:
+    """What OpenRLHF's ``Actor.forward`` gives for the same arguments, gradients included.
+
+    ``model``: a causal language model of transformers that ``attention.enable`` was called for, bare or wrapped (PEFT,
+    DeepSpeed). ``sequences``, ``attention_mask``: (B, T), padded on the right. ``action_mask``: (B, A); its last column
+    is the last token of the row. ``share`` false packs whole rows.
+
+    Only hidden states that predict a token with loss reach the output layer.
+    """
+    layout = lay_out(sequences, attention_mask, share)
+    row, column = action_mask.nonzero(as_tuple=True)
+    target = column + sequences.shape[1] - action_mask.shape[1]
+    # Tokens of a shared head are predicted once for all their rows: each position's logits are computed once.
+    kept, which = layout.packed[row, target - 1].unique(return_inverse=True)
+    output = model(
+        sequences.flatten()[layout.source][None],
+        # A ready-made mask of four dimensions: transformers builds none of N x N.
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=sequences.device),
+        position_ids=layout.position[None],
+        logits_to_keep=kept,
+        use_cache=False,
+        shared_prefix=layout,
+    )
+    logits = output["logits"][0].float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    normalizer = logits.logsumexp(-1)
+    chosen = logits[which, sequences[row, target]] - normalizer[which]
+    entropy = None
+    if with_entropy:
+        spread = normalizer - (logits.softmax(-1) * logits).sum(-1)
+        entropy = _scatter(spread[which], row, column, action_mask)
+    return ActionLogProbs(_scatter(chosen, row, column, action_mask), entropy, layout.tokens)
+
+
+def _scatter(values: torch.Tensor, row: torch.Tensor, column: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return values.new_zeros(like.shape).index_put((row, column), values)

@@ -1,0 +1,60 @@
+"""Sharing prefixes trains the same model: the real command with it and without, from the same seed."""
+
+import math
+
+import pytest
+
+from .conftest import TrainingRun, run_training
+
+SAME = ["rpo/score", "rpo/generated_tokens", "rpo/prefix_tokens", "rpo/path_length", "rpo/cut", "rpo/cache/replaced"]
+
+
+def metrics(run: TrainingRun) -> list[dict[str, float]]:
+    assert run.status == 0, run.output[-3000:]
+    with run.cache() as cache:
+        return [record.metrics for record in cache.records()]
+
+
+def said(run: TrainingRun) -> list[str]:
+    return [line for line in run.output.splitlines() if "Shared prefix, " in line]
+
+
+@pytest.fixture(scope="module")
+def whole_rows(tmp_path_factory: pytest.TempPathFactory, same_options: dict[str, object]) -> TrainingRun:
+    """The finished run's command, with sharing off."""
+    return run_training(tmp_path_factory.mktemp("whole_rows"), 3, **same_options, rpo__shared_prefix="off")
+
+
+def test_sharing_on_and_off_have_the_same_figures_step_by_step(whole_rows, finished_run) -> None:
+    on, off = metrics(finished_run), metrics(whole_rows)
+    assert len(on) == len(off) == 6
+    for step, (a, b) in enumerate(zip(on, off, strict=True), 1):
+        for name in SAME:
+            assert a[name] == pytest.approx(b[name], rel=1e-6), f"{name} at step {step}"
+        assert a["rpo/rollout_log_prob_gap"] == pytest.approx(b["rpo/rollout_log_prob_gap"], rel=0.05)
+
+
+def test_the_log_says_in_one_line_what_is_shared(whole_rows, finished_run) -> None:
+    [line] = said(finished_run)
+    assert "policy: on: " in line
+    assert said(whole_rows) == []
+
+
+@pytest.mark.long
+def test_sharing_trains_with_two_ranks_of_partitioned_weights_a_reference_and_loss_on_the_prefix(tmp_path) -> None:
+    """ZeRO stage 3; micro-batches of half groups; ``on`` stops the run if anything falls back."""
+    run = run_training(
+        tmp_path,
+        3,
+        rpo__shared_prefix="on",
+        rpo__prefix_loss__mode="include",
+        actor__num_gpus_per_node=2,
+        ds__zero_stage=3,
+        train__micro_batch_size=2,
+        algo__kl__init_coef=0.01,
+        algo__kl__use_loss=True,
+        algo__kl__estimator="k3",
+    )
+    records = metrics(run)
+    assert len(records) == 3 and all(math.isfinite(v) for m in records for v in m.values())
+    assert len(said(run)) == 2  # policy and reference

@@ -1,0 +1,38 @@
+"""Every sub-command of ``openrlhf-rpo cache``, on either database by its URL."""
+
+import json
+
+import pytest
+
+from openrlhf_rpo.cli.main import main
+
+
+@pytest.fixture
+def told(cache, commit, url, capsys):
+    """Runs a sub-command on a cache of two questions and three steps, which its run has closed: its JSON."""
+    for step in (1, 2, 3):
+        commit(cache, step, {"q": (1, 2, step)})
+    cache.close()
+
+    def run(name, *words):
+        assert main(["cache", name, url, *map(str, words), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_a_cache_is_looked_at_by_its_url(told):
+    assert told("info")["latest_step"] == 3
+    assert [part["step"] for part in told("show", "q")["lineage"]] == [3]
+    assert [visit["step"] for visit in told("history", "q")["visits"]] == [1, 2, 3]
+    assert [row["step"] for row in told("stats")["steps"]] == [0, 1, 2, 3]
+    assert [row["question_id"] for row in told("diff", 1, 3)["changed"]] == ["q"]
+    assert told("verify")["damages"] == []
+
+
+def test_a_cache_is_exported_and_changed_by_its_url(told, tmp_path):
+    assert told("export", tmp_path / "paths.jsonl")["paths"] == 2
+    assert told("rollback", 2, "--yes") == {"step": 2, "removed_steps": 1}
+    assert told("prune", 2, "--yes") == {"readable_from_step": 2, "removed_paths": 2}
+    told("vacuum")
+    assert told("info")["latest_step"] == 2

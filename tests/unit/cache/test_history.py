@@ -1,0 +1,187 @@
+"""Reading a cache: its steps, its lineage, beside a writer, and what pruning leaves."""
+
+import random
+import tempfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_rpo.cache import CacheError, PathCache
+from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
+
+NAMES = "abc"
+
+
+def child_of(cache: PathCache, question: str, step: int, bare: bool = False) -> Path:
+    """A path that keeps the head of the question's cached path, or starts from the bare question."""
+    old = None if bare else cache.paths([question]).get(question)
+    prefix = old.token_ids[:2] if old else ()
+    return Path(
+        question, (*prefix, step), None, "stop", 1.0, 1.0, len(prefix), step, None, old.path_id if old else None
+    )  # fmt: skip
+
+
+def commit_children(cache: PathCache, step: int, changes: dict[str, bool | None]) -> None:
+    """A step that visits the questions of ``changes``: a new path (True: from the bare question), or None."""
+    decisions = [
+        CacheDecision(
+            None if bare is None else child_of(cache, question, step, bare), Visit(question, step, 1, 2, 3, 8, 4, "best")
+        )
+        for question, bare in changes.items()
+    ]
+    cache.commit_step(StepRecord(step, 0, step, {}), decisions)
+
+
+@pytest.fixture
+def grown(cache: PathCache) -> PathCache:
+    """q changes in steps 1 to 3, r never, s enters in step 2."""
+    for step in (1, 2, 3):
+        commit_children(cache, step, {"q": False, "s": False if step == 2 else None})
+    return cache
+
+
+def test_the_questions_of_a_step_are_those_that_have_a_path_then(grown) -> None:
+    assert [grown.question_ids(step) for step in (0, 1, 2, None)] == [
+        ["q", "r"],
+        ["q", "r"],
+        ["q", "r", "s"],
+        ["q", "r", "s"],
+    ]
+    assert grown.fingerprints == {"data": "d1", "tokenizer": "t1"}
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3, None])
+def test_streaming_the_paths_of_a_step_is_reading_them(grown, step) -> None:
+    assert list(grown.iter_paths(step)) == list(grown.paths(grown.question_ids(step), step).values())
+
+
+def test_lineage_goes_back_to_the_initial_cache_and_each_path_keeps_the_head_of_the_next(grown) -> None:
+    line = grown.lineage("q")
+    assert [path.step for path in line] == [3, 2, 1, 0]
+    for path, parent in zip(line, line[1:], strict=False):
+        assert path.parent_id == parent.path_id
+        assert path.token_ids[: path.prefix_length] == parent.token_ids[: path.prefix_length]
+    assert grown.lineage("q", step=1) == line[2:]
+    assert [path.step for path in grown.lineage("s")] == [2]
+    assert grown.lineage("unknown") == []
+
+
+def test_a_path_from_the_bare_question_ends_the_lineage(grown) -> None:
+    commit_children(grown, 4, {"q": True})
+    assert [path.step for path in grown.lineage("q")] == [4]
+
+
+def test_every_visit_of_a_question_is_kept_in_order(grown) -> None:
+    assert [visit.step for visit in grown.visits_of("q")] == [1, 2, 3]
+    assert grown.visits_of("r") == []
+
+
+# ── Beside a writer ──
+
+
+def test_a_reader_sees_what_is_committed_while_the_writer_goes_on(grown, url) -> None:
+    with PathCache.open_to_read(url) as reader:
+        assert reader.latest_step == 3
+        stream = reader.iter_paths()
+        first = next(stream)
+        commit_children(grown, 4, {"q": False, "r": False, "s": False})
+        assert [first, *stream] == list(grown.iter_paths(step=3))  # of one moment
+        assert reader.latest_step == 4
+        assert list(reader.iter_paths()) == list(grown.iter_paths())
+
+
+def test_a_reader_changes_nothing(grown, url, file) -> None:
+    with PathCache.open_to_read(url) as reader:
+        for change in (reader.vacuum, lambda: reader.rollback(1), lambda: reader.prune(2)):
+            with pytest.raises(CacheError):
+                change()
+    assert grown.latest_step == 3 and grown.kept_from == 0
+
+
+def test_where_there_is_no_cache_a_reader_makes_none(file, url) -> None:
+    with pytest.raises(CacheError, match=f"no path cache at {file}"):
+        PathCache.open_to_read(url)
+    assert not file.parent.exists()
+
+
+def test_a_copy_is_read_where_nothing_can_be_written(grown, tmp_path) -> None:
+    copy = tmp_path / "copy" / "rpo_cache.db"
+    grown.copy_to(str(copy))
+    with PathCache.open_to_read(f"sqlite:///{copy}") as reader:
+        assert list(reader.iter_paths()) == list(grown.iter_paths())
+    assert [file.name for file in copy.parent.iterdir()] == ["rpo_cache.db"]
+
+
+# ── Pruning ──
+
+
+def snapshot(cache: PathCache, step: int) -> dict[str, tuple]:
+    """The cache at a step without parents, which pruning may take."""
+    return {
+        path.question_id: (path.path_id, path.token_ids, path.prefix_length, path.step) for path in cache.iter_paths(step)
+    } | {"visits": tuple(cache.visits(NAMES, step).values())}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.sampled_from(NAMES), st.none() | st.booleans(), max_size=3), min_size=1, max_size=7),
+    st.data(),
+)
+def test_after_pruning_every_step_that_is_kept_reads_as_before_also_after_a_rollback(history, data) -> None:
+    with tempfile.TemporaryDirectory() as folder, PathCache.open(f"sqlite:///{folder}/c.db", {}) as cache:
+        cache.commit_initial([Path(name, (1, 2, 3), None, "stop", 1.0, 1.0) for name in NAMES[:2]])
+        cache.mark_initialised()
+        for step, changes in enumerate(history, 1):
+            commit_children(cache, step, changes)
+        before = [snapshot(cache, step) for step in range(len(history) + 1)]
+        lineages = {name: [path.step for path in cache.lineage(name)] for name in NAMES}
+        rows = sum(len({(p[0]) for s in before if (p := s.get(name))}) for name in NAMES)
+
+        for keep in sorted(data.draw(st.lists(st.integers(0, len(history)), min_size=1, max_size=3))):
+            rows -= cache.prune(keep)
+            assert [snapshot(cache, step) for step in range(keep, len(history) + 1)] == before[keep:]
+        assert rows == sum(len({p[0] for s in before[keep:] if (p := s.get(name))}) for name in NAMES)
+        assert cache.verify() == []  # parents exist
+        for name in NAMES:
+            oldest_kept = before[keep][name][3] if name in before[keep] else 0
+            assert [path.step for path in cache.lineage(name)] == [s for s in lineages[name] if s >= oldest_kept]
+
+        back = data.draw(st.integers(keep, len(history)))
+        cache.rollback(back)
+        assert [snapshot(cache, step) for step in range(keep, back + 1)] == before[keep : back + 1]
+        if keep:
+            with pytest.raises(CacheError, match=f"oldest that can be read is step {keep}"):
+                cache.rollback(keep - 1)
+
+
+def test_what_was_pruned_is_refused_not_read_as_missing(grown) -> None:
+    assert grown.prune(2) == 2  # q's paths of steps 0 and 1
+    for read in (grown.question_ids, lambda step: list(grown.iter_paths(step)), lambda step: grown.lineage("q", step)):
+        with pytest.raises(CacheError, match="paths of step 1 were pruned; the oldest that can be read is step 2"):
+            read(1)
+    last = grown.lineage("q")[-1]
+    assert (last.step, last.parent_id, last.prefix_length) == (2, None, 2)
+
+
+def test_pruning_twice_or_less_far_removes_nothing_more(grown) -> None:
+    assert [grown.prune(step) for step in (2, 2, 1, 3)] == [2, 0, 0, 1]
+    assert grown.kept_from == 3
+
+
+def test_steps_that_are_not_committed_cannot_be_kept(grown) -> None:
+    with pytest.raises(CacheError, match="ends at step 3, and pruning would have to keep step 4"):
+        grown.prune(4)
+
+
+def test_vacuum_gives_the_space_of_pruned_paths_back(grown, reopen, commit, file) -> None:
+    for step in range(4, 12):
+        commit(grown, step, {"q": tuple(random.Random(step).choices(range(150_000), k=20_000))})
+    grown.prune(11)
+    kept = list(grown.iter_paths())
+    grown.close()
+    size = file.stat().st_size
+    with reopen() as cache:
+        cache.vacuum()
+        assert file.stat().st_size < size / 3
+        assert list(cache.iter_paths()) == kept

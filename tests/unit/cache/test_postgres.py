@@ -1,0 +1,90 @@
+"""What is PostgreSQL's own: who holds the lock, a server that is not there or goes away."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from openrlhf_rpo.cache import CacheError, CacheLocked, CacheUnwritable, PathCache
+
+
+@pytest.fixture
+def url(postgres_url) -> str:
+    return postgres_url()
+
+
+def test_a_second_writer_is_refused_and_the_first_is_named(url, child) -> None:
+    first = child(url, "hold", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert first.stdout.readline() == "open\n"
+    with pytest.raises(CacheLocked, match=f"in use by process {first.pid} on "):
+        PathCache.open(url, {})
+    with PathCache.open_to_read(url) as reader:
+        assert reader.latest_step == 1
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    PathCache.open(url, {}).close()
+
+
+def test_two_schemas_of_one_database_are_two_caches(url, postgres_url) -> None:
+    with PathCache.open(url, {}) as one, PathCache.open(postgres_url(), {}) as other:
+        one.mark_initialised()
+        assert (one.initialised, other.initialised) == (True, False)
+
+
+def test_a_writer_whose_connections_the_server_ended_stops_with_what_was_committed(cache, commit, url, reopen) -> None:
+    commit(cache, 1, {"q": (9,)})
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        ours = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name")
+        name = connection.scalar(text("SELECT :name"), {"name": f"process {os.getpid()} on {os.uname().nodename}"})
+        assert connection.execute(ours, {"name": name}).all()
+    engine.dispose()
+    with pytest.raises(CacheLocked, match="the server ended the connection.*What was committed is whole; resume"):
+        commit(cache, 2, {"q": (8,)})
+    cache.close()
+    with reopen() as again:
+        assert again.paths(["q"])["q"].token_ids == (9,)
+        commit(again, 2, {"q": (8,)})
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path) -> None:
+    with pytest.raises(CacheUnwritable, match="Check that the server runs") as refusal:
+        PathCache.open(f"postgresql+psycopg://rpo:secret@/cache?host={tmp_path}", {})
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_database_that_is_not_there_is_named(postgres_server) -> None:
+    with pytest.raises(CacheUnwritable, match='database "nowhere" does not exist. Check.* that the database exists'):
+        PathCache.open(postgres_server.replace("/postgres?", "/nowhere?"), {})
+
+
+def test_where_there_is_no_cache_a_reader_makes_none(url) -> None:
+    with pytest.raises(CacheError, match="holds no path cache"):
+        PathCache.open_to_read(url)
+    assert PathCache.is_missing(url)
+
+
+def test_vacuum_and_prune_leave_what_is_kept(cache, commit) -> None:
+    for step in (1, 2, 3):
+        commit(cache, step, {"q": (step,)})
+    kept = list(cache.iter_paths(2)), list(cache.iter_paths())
+    assert cache.prune(2) == 2
+    cache.vacuum()
+    assert (list(cache.iter_paths(2)), list(cache.iter_paths())) == kept
+    assert cache.verify() == []
+
+
+def test_the_order_of_replay_is_that_of_sqlite(url, tmp_path, path) -> None:
+    """Databases order text by their own rules; a run must not depend on them."""
+    names = ["b", "B", "a", "_", "Ä", "a-1", "a1"]
+    orders = []
+    for place in (url, f"sqlite:///{tmp_path}/c.db"):
+        with PathCache.open(place, {}) as cache:
+            cache.commit_initial([path(name) for name in names])
+            cache.mark_initialised()
+            orders.append(
+                (cache.least_recently_visited(9), cache.question_ids(), [p.question_id for p in cache.iter_paths()])
+            )
+    assert orders[0] == orders[1] == (sorted(names),) * 3

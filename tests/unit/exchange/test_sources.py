@@ -1,0 +1,150 @@
+"""What an initial cache can be imported from, and how its questions and its text are found."""
+
+import json
+
+import pytest
+
+from openrlhf_rpo.exchange.errors import ExchangeError
+from openrlhf_rpo.exchange.files import write_rows
+from openrlhf_rpo.exchange.matching import QuestionIndex, question_text
+from openrlhf_rpo.exchange.portable import SCHEMA, PortablePath, to_row
+from openrlhf_rpo.exchange.sources import DatabaseSource, ExportSource, SolutionsSource, parse_source
+from openrlhf_rpo.exchange.text import path_ids, path_text, pieces
+from openrlhf_rpo.run_files import tokenizer_fingerprint
+from openrlhf_rpo.types import Question
+
+from .conftest import QUESTIONS, TEXTS
+
+
+def jsonl(file, *rows):
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+# ── Which source a name means ──
+
+
+def test_a_folder_a_file_and_a_url_mean_the_same_database(filled, url):
+    folder = url.removeprefix("sqlite:///").removesuffix("/rpo_cache.db")
+    for name in (folder, f"{folder}/rpo_cache.db", url):
+        for step, suffix in ((None, ""), (1, "@1")):
+            source = parse_source(name + suffix, "question", None)
+            assert isinstance(source, DatabaseSource) and (source.url, source.step) == (url, step)
+
+
+def test_a_file_is_an_export_and_with_a_column_a_data_set(tmp_path):
+    export = jsonl(tmp_path / "a.jsonl", {"question": "1+1?", "text": "2", "solution": "3"})
+    assert isinstance(parse_source(export, "question", None), ExportSource)
+    assert isinstance(parse_source(f"{export}:solution", "question", None), SolutionsSource)
+
+
+def test_what_is_not_there_is_said(tmp_path, filled, url):
+    for name in (f"{tmp_path}/none", f"{tmp_path}/none.parquet", f"{tmp_path}/none.jsonl:solution"):
+        with pytest.raises(ExchangeError, match="there is no file"):
+            parse_source(name, "question", None)
+    with pytest.raises(ExchangeError, match="ends at step 1: there is no step 9"):
+        list(parse_source(f"{url}@9", "question", None).question_keys())
+    data = jsonl(tmp_path / "a.jsonl", {"question": "1+1?", "worked": "2"})
+    with pytest.raises(ExchangeError, match="no column token_ids or text.* question, worked.*a.jsonl:COLUMN"):
+        parse_source(data, "question", None)
+    with pytest.raises(ExchangeError, match="no column 'solution'; its columns are question, worked"):
+        parse_source(f"{data}:solution", "question", None)
+    with pytest.raises(ExchangeError, match="no column 'problem'"):
+        parse_source(f"{data}:worked", "problem", None)
+
+
+# ── Databases ──
+
+
+def test_a_database_gives_its_paths_as_they_were_at_a_step(filled, url, tokenizer):
+    own = tokenizer_fingerprint(tokenizer)
+    at_0 = {p.question_id: p for p in DatabaseSource(url, 0).paths(own)}
+    now = {p.question_id: p for p in DatabaseSource(url, None).paths(own)}
+    assert at_0.keys() == now.keys() == {"id0", "id1", "id2", "id3"}
+    assert path_text(at_0["id1"].token_ids, tokenizer) == TEXTS[1] != path_text(now["id1"].token_ids, tokenizer)
+    assert at_0["id1"].log_probs == (-0.5,) * len(at_0["id1"].token_ids) and now["id1"].log_probs is None
+    assert (now["id1"].score, now["id1"].reward, now["id1"].question, now["id1"].label) == (1.0, 0.5, "1+1?", "2")
+    assert all(p.text is None for p in now.values())  # nothing is decoded that is not needed
+
+
+def test_for_another_tokenizer_a_database_gives_text(filled, url, other_tokenizer):
+    paths = list(DatabaseSource(url, 0).paths(tokenizer_fingerprint(other_tokenizer)))
+    assert [p.text for p in paths] == TEXTS
+
+
+def test_a_database_that_cannot_be_decoded_says_how_to_go_on(filled, url):
+    filled.describe(QUESTIONS, "/gone/model")
+    with pytest.raises(ExchangeError, match="/gone/model cannot be loaded.*openrlhf-rpo cache export"):
+        list(DatabaseSource(url, None).paths("another"))
+
+
+# ── Files ──
+
+
+def test_an_export_without_text_cannot_serve_another_tokenizer(tmp_path, filled):
+    rows = [to_row(path, None, None, "theirs") for path in filled.iter_paths()]
+    write_rows(tmp_path / "a.parquet", rows, SCHEMA)
+    source = ExportSource(tmp_path / "a.parquet")
+    assert len(list(source.paths("theirs"))) == 4
+    with pytest.raises(ExchangeError, match="row 1: its paths are of another tokenizer.*--tokenizer MODEL"):
+        list(source.paths("ours"))
+
+
+def test_worked_solutions_come_with_their_question_and_label(tmp_path):
+    rows = [{"q": "1+1?", "a": 2, "w": "2"}, {"q": "2+2?", "a": 4, "w": None}]
+    source = SolutionsSource(tmp_path / jsonl(tmp_path / "a.jsonl", *rows), "w", "q", "a")
+    assert [(p.question, p.label, p.text) for p in source.paths("any")] == [("1+1?", "2", "2"), ("2+2?", "4", "")]
+    assert [(p.question, p.label) for p in source.question_keys()] == [("1+1?", "2"), ("2+2?", "4")]
+
+
+# ── Matching ──
+
+
+@pytest.fixture
+def index():
+    return QuestionIndex([*QUESTIONS, Question("id9", "<u>1+1?", "two", text="1+1?")])
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (PortablePath(question_id="id2"), "id2"),
+        (PortablePath(question_id="id2", question="3+3?", label="6"), "id2"),
+        (PortablePath(question_id="unknown", question="3+3?", label="6"), "id3"),
+        (PortablePath(question="<u>3+3?", label="6"), "id3"),
+        (PortablePath(question="1+1?", label="two"), "id9"),
+        (PortablePath(question="3+3?"), "id3"),
+        (PortablePath(question="1+1?"), None),  # two questions have this text
+        (PortablePath(question="3+3?", label="7"), None),
+        (PortablePath(question_id="unknown"), None),
+    ],
+)
+def test_a_path_is_matched_by_id_then_by_text_and_label_then_by_text_alone(index, path, found):
+    question = index.find(path)
+    assert (question.question_id if question is not None else None) == found
+
+
+def test_the_text_of_a_chat_is_that_of_its_messages():
+    assert (
+        question_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]) == "Be brief.\n1+1?"
+    )
+    assert question_text("1+1?") == "1+1?"
+
+
+# ── Text ──
+
+
+def test_text_and_ids_are_inverse_under_any_tokenizer(tokenizer, other_tokenizer):
+    for text in TEXTS:
+        for t in (tokenizer, other_tokenizer):
+            ids = path_ids(text, "stop", t)
+            assert ids[-1] == t.eos_token_id and path_text(ids, t) == text
+            assert path_ids(text, "length", t) == ids[:-1]
+    assert path_ids(TEXTS[1], "stop", tokenizer) != path_ids(TEXTS[1], "stop", other_tokenizer)
+
+
+def test_pieces_are_the_text_in_parts(tokenizer):
+    ids = path_ids(TEXTS[2], "stop", tokenizer)
+    parts = pieces(ids, [3, 3, 7, len(ids)], tokenizer)
+    assert "".join(parts) == TEXTS[2] + tokenizer.eos_token
+    assert [len(part) for part in parts[:3]] == [3, 0, 4]

@@ -1,0 +1,84 @@
+"""The kernels agree; what they cannot serve is refused."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from openrlhf_rpo.training.shared_prefix import attention
+from openrlhf_rpo.training.shared_prefix.attention import KERNELS, NotServed, enable
+from openrlhf_rpo.training.shared_prefix.forward import shared_log_probs
+from openrlhf_rpo.training.shared_prefix.layout import lay_out
+from tests.unit.training.shared_prefix.conftest import batch, group, tiny_model
+
+BATCHES = [
+    batch(group(3, 12, [5, 2, 7]), group(5, 4, [9, 1], seed=1), group(2, 1, [3], seed=2)),
+    batch(([[1, 2, 3], [1, 2, 3], [4]], [[0, 1, 1]] * 2 + [[1]])),
+]
+
+
+def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal):
+    """flash_attn_varlen_func as its documentation (2.8.3) describes it: causal, aligned at the bottom right."""
+    assert causal
+    outputs = []
+    for i in range(len(cu_seqlens_q) - 1):
+        queries = slice(int(cu_seqlens_q[i]), int(cu_seqlens_q[i + 1]))
+        keys = slice(int(cu_seqlens_k[i]), int(cu_seqlens_k[i + 1]))
+        n, m = queries.stop - queries.start, keys.stop - keys.start
+        assert 0 < n <= max_seqlen_q and m <= max_seqlen_k
+        mask = torch.ones(n, m, dtype=torch.bool).tril(m - n)
+        parts = (q[queries], k[keys], v[keys])
+        parts = (x.transpose(0, 1)[None] for x in parts)
+        attended = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=softmax_scale, enable_gqa=True)
+        outputs.append(attended[0].transpose(0, 1))
+    return torch.cat(outputs)
+
+
+@pytest.fixture
+def flash_attn(monkeypatch):
+    module = ModuleType("flash_attn")
+    module.flash_attn_varlen_func = varlen
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+
+
+@pytest.mark.parametrize("inputs", BATCHES)
+@pytest.mark.parametrize("kernel", KERNELS)
+@torch.no_grad()
+def test_every_kernel_attends_as_the_layout_says(flash_attn, inputs, kernel):
+    """Held against the full N x N mask. FlexAttention runs without its compiler here, on the same block mask."""
+    layout = lay_out(*inputs[:2])
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, layout.tokens, 8) for heads in (4, 2, 2))
+    at = torch.arange(layout.tokens)
+    segment, parent = layout.segment, layout.parent
+    sees = (at <= at[:, None]) & ((segment == segment[:, None]) | (segment == parent[:, None]))
+    wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=sees, scale=0.5, enable_gqa=True)
+    torch.testing.assert_close(KERNELS[kernel](query, key, value, layout, 0.5), wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_an_architecture_that_changes_attention_is_refused():
+    model = tiny_model(use_sliding_window=True, sliding_window=8, max_window_layers=0)
+    enable("sdpa")
+    with pytest.raises(NotServed, match="sliding_window"):
+        shared_log_probs(model, *BATCHES[0])
+
+
+def test_attention_dropout_is_refused():
+    model = tiny_model(attention_dropout=0.1).train()
+    enable("sdpa")
+    with pytest.raises(NotServed, match="dropout"):
+        shared_log_probs(model, *BATCHES[0])
+
+
+def test_enabling_twice_wraps_once():
+    enable("sdpa")
+    enable("sdpa")
+    registered = attention.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    assert not hasattr(registered.plain, "plain")
+
+
+def test_an_implementation_outside_the_registry_is_refused():
+    with pytest.raises(KeyError):
+        enable("eager")

@@ -1,0 +1,64 @@
+"""Which forward passes a step makes."""
+
+import pytest
+
+from openrlhf_rpo.training.passes import cannot_share, needs_old_log_probs, shares_prefixes
+from openrlhf_rpo.upstream import UsageError
+
+
+def test_one_update_a_rollout_needs_no_pass_for_old_log_probs(parsed):
+    assert not needs_old_log_probs(parsed())
+
+
+def test_kl_as_a_loss_does_not_bring_the_pass_back(parsed):
+    assert not needs_old_log_probs(parsed("--algo.kl.use_loss", algo__kl__init_coef=0.01))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__max_epochs": 2},
+        {"train__batch_size": 4},
+        {"algo__kl__init_coef": 0.01},
+        {"rpo__prefix_loss__mode": "weighted"},
+        {"ds__lora__dropout": 0.1},
+        {"ds__zero_stage": 3},
+    ],
+    ids=["two epochs", "two optimizer steps", "KL in the reward", "weights of prefix tokens", "LoRA dropout", "ZeRO-3"],
+)
+def test_what_needs_old_log_probs_before_training_keeps_the_pass(parsed, changes):
+    assert needs_old_log_probs(parsed(**changes))
+
+
+def test_prefixes_are_shared_unless_something_stands_against_it(parsed):
+    assert shares_prefixes(parsed())
+    assert not shares_prefixes(parsed(rpo__shared_prefix="off"))
+
+
+def test_partitioned_weights_are_shared_only_on_request(parsed):
+    assert not shares_prefixes(parsed(ds__zero_stage=3))
+    assert shares_prefixes(parsed(ds__zero_stage=3, rpo__shared_prefix="on"))
+
+
+@pytest.mark.parametrize(
+    ("extra", "changes", "reason"),
+    [
+        ((), {"actor__aux_loss_coef": 0.1}, "router"),
+        (("--ds.use_liger_kernel",), {}, "forward"),
+        (
+            (),
+            {
+                "rollout__n_samples_per_prompt": 1,
+                "train__batch_size": 2,
+                "train__micro_batch_size": 2,
+                "algo__advantage__estimator": "reinforce",
+            },
+            "share",
+        ),
+        ((), {"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 2}, "heads"),
+    ],
+)
+def test_options_that_stand_against_sharing_are_named_and_refused_when_it_was_insisted_on(parsed, extra, changes, reason):
+    assert reason in cannot_share(parsed(*extra, **changes))
+    with pytest.raises(UsageError, match="--rpo.shared_prefix on cannot work"):
+        parsed(*extra, **changes, rpo__shared_prefix="on")
