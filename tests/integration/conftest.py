@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -35,7 +36,13 @@ class TrainingRun:
     """From the last act of ``run_acting`` to its end."""
 
     def cache(self) -> PathCache:
-        return PathCache.open(f"sqlite:///{self.folder}/checkpoints/rpo_cache.db")
+        """Read-only, because tests in other processes read it too."""
+        return PathCache.open_to_read(f"sqlite:///{self.folder}/checkpoints/rpo_cache.db")
+
+    def copy_checkpoints(self, folder: Path) -> None:
+        """Without the files that SQLite keeps while somebody reads, which may go at any moment."""
+        ignore = shutil.ignore_patterns("*.db-wal", "*.db-shm")
+        shutil.copytree(self.folder / "checkpoints", folder / "checkpoints", ignore=ignore)
 
     def differences(self, other: "TrainingRun") -> list[str]:
         """What differs in database, final weights and last checkpoint."""

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -67,7 +66,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_checkpoint(tmp_path, finis
 @pytest.fixture
 def stopped(tmp_path: Path, finished_run: TrainingRun) -> Path:
     """A copy of a run's checkpoints, to damage; its database."""
-    shutil.copytree(finished_run.folder / "checkpoints", tmp_path / "checkpoints")
+    finished_run.copy_checkpoints(tmp_path)
     return tmp_path / "checkpoints" / "rpo_cache.db"
 
 

@@ -98,7 +98,7 @@ def test_evaluation_is_recorded_before_during_and_after_training(finished_run) -
 def test_a_copy_of_the_cache_lies_beside_each_checkpoint(finished_run) -> None:
     folder = finished_run.folder / "checkpoints" / "_actor"
     for step in (2, 4, 6):
-        with PathCache.open(f"sqlite:///{folder}/global_step{step}/rpo_cache.db") as copy:
+        with PathCache.open_to_read(f"sqlite:///{folder}/global_step{step}/rpo_cache.db") as copy:
             assert copy.latest_step == step
 
 

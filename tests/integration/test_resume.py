@@ -47,7 +47,7 @@ def test_a_checkpoint_folder_alone_is_enough_on_another_machine(tmp_path, finish
 def test_a_second_start_is_refused_and_so_are_other_options_and_more_episodes_go_on(
     tmp_path, finished_run, same_options
 ) -> None:
-    shutil.copytree(finished_run.folder / "checkpoints", tmp_path / "checkpoints")
+    finished_run.copy_checkpoints(tmp_path)
 
     def start(**options: object) -> TrainingRun:
         return run_training(tmp_path, 3, **{**same_options, **options})
