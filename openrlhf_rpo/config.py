@@ -82,17 +82,19 @@ class CutOptions:
     rule: str = option(
         "uniform",
         "uniform: m ~ U{0..L}, both ends included (the paper); uncertain: at most L, drawn in proportion to how unsure "
-        "the policy was of the token at the cut",
-        ("uniform", "uncertain"),
+        "the policy was of the token at the cut; adaptive: at most L, so far back that about a share of cut.target succeeds",
+        ("uniform", "uncertain", "adaptive"),
     )
     max: str = option(
         "ratio:0.5", "L, the largest cut: ratio:R of the shortest path of the question's last group, or fixed:N tokens"
     )
+    target: float = option(0.5, "adaptive: share of a group's samples that should succeed")
     scope: str = option("group", "one cut for the group (shared prefix) or one for each sample", ("group", "sample"))
     fresh_share: float = option(0.0, "share of replayed groups that start from the bare question all the same")
 
     def check(self) -> None:
         self.parse_max()
+        _need(0 < self.target < 1, "cut.target", self.target, "above 0 and below 1")
         _need(0 <= self.fresh_share <= 1, "cut.fresh_share", self.fresh_share, "a share between 0 and 1")
 
     def parse_max(self) -> tuple[str, float]:
