@@ -1,7 +1,18 @@
 """Settings of all tests."""
 
+import os
+
+import psutil
+import pytest
 from hypothesis import settings
 
 # The machine may be busy; a slow example is no failure.
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
+
+RUN_BYTES = 6 * 2**30  # a test process and the training run that it may have started
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """``-n auto``: one process a core, as far as memory goes; Ray kills what it started on a host that is 95 % full."""
+    return max(1, min(len(os.sched_getaffinity(0)), psutil.virtual_memory().available // RUN_BYTES))
