@@ -78,6 +78,8 @@ class Run:
 
 PLAIN = (("rpo.enable", "false"),)
 UNCERTAIN = (("rpo.cut.rule", "uncertain"), ("rpo.cut.max", "ratio:1"))
+ADAPTIVE = (("rpo.cut.rule", "adaptive"), ("rpo.cut.max", "ratio:1"))
+MOSTLY_REPLAY = (("rpo.replay.share", 0.9),)
 
 
 # The best learning rates and shapes of those that were tried, one seed each, on both levels (the report lists them).
@@ -99,6 +101,9 @@ def tuning_arms() -> list[Arm]:
         replace(paper, questions=16, steps=16),
         rpo,
         replace(rpo, name="rpo_uncertain", options=UNCERTAIN),
+        replace(rpo, name="rpo_adaptive", options=ADAPTIVE),
+        replace(rpo, name="rpo_adaptive_90", options=(*ADAPTIVE, *MOSTLY_REPLAY)),
+        replace(rpo, name="rpo_90", options=MOSTLY_REPLAY),
     ]
 
 
