@@ -96,14 +96,12 @@ def tuning_arms() -> list[Arm]:
     grpo, _, paper, rpo = ARMS
     return [
         *(replace(grpo, lr=lr) for lr in (1e-4, 3e-4)),
-        *(replace(grpo, questions=q, samples=s, steps=1024 // (q * s)) for q, s in ((8, 8), (16, 4))),
+        replace(grpo, questions=16, steps=16),
         paper,
-        replace(paper, questions=16, steps=16),
         rpo,
         replace(rpo, name="rpo_uncertain", options=UNCERTAIN),
         replace(rpo, name="rpo_adaptive", options=ADAPTIVE),
         replace(rpo, name="rpo_adaptive_90", options=(*ADAPTIVE, *MOSTLY_REPLAY)),
-        replace(rpo, name="rpo_90", options=MOSTLY_REPLAY),
     ]
 
 
