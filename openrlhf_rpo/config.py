@@ -271,6 +271,9 @@ class RPOConfig:
         "comma separated: paper (its literal choices), grpo, dapo (estimator, clipping, KL); flags given by hand win",
     )
     device: str = option("auto", "auto: CUDA if Ray has GPUs, else the CPU platform layer", ("auto", "cpu", "cuda"))
+    trust_remote_code: bool = option(
+        False, "run Python code that a model brings along (auto_map); without it such a model is refused"
+    )
     allow_changed_options: bool = option(
         False, "resume although options that steer the run differ from those that it was started with"
     )

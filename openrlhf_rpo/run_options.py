@@ -16,7 +16,13 @@ from openrlhf_rpo.types import Question
 # Nothing that is sampled or trained depends on these, but for rounding where the hardware or the kernels change.
 MAY_CHANGE = (
     *("ckpt.*", "eval.*", "logger.*", "vllm.*", "ref.*", "use_ms", "local_rank", "critic.save_value_network"),
-    *("rpo.enable", "rpo.preset", "rpo.device", "rpo.allow_changed_options"),  # a preset's values are options
+    *(
+        "rpo.enable",
+        "rpo.preset",
+        "rpo.device",
+        "rpo.allow_changed_options",
+        "rpo.trust_remote_code",
+    ),  # a preset's values are options
     *("rpo.cache.url", "rpo.cache.keep_versions", "rpo.log_samples*", "rpo.init.source", "rpo.shared_prefix*"),
     *("rpo.reward.timeout", "rpo.reward.workers", "rpo.reward.max_failure_share", "rpo.dynamic.max_batches"),
     # What is loaded from there is compared itself: by its fingerprint or below.

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli.model_code import refuse_model_code
 from openrlhf_rpo.cli.options import SHIPPED_REWARD
 from openrlhf_rpo.cli.resume_checks import check_cache
 from openrlhf_rpo.config import RPOConfig
@@ -61,15 +62,18 @@ def check_reward(args: SimpleNamespace, config: RPOConfig) -> None:
 
 
 def load_tokenizer(args: SimpleNamespace) -> Any:
-    """As the trainer loads it, so that both come to the same fingerprint."""
+    """As the trainer loads it, so that both come to the same fingerprint. Raises UsageError."""
     from transformers import AutoConfig
 
     path = args.actor.model_name_or_path
     if os.path.isdir(path) and not any(name.endswith((".safetensors", ".bin")) for name in os.listdir(path)):
         raise UsageError(f"--actor.model_name_or_path {path}: no weights (.safetensors or .bin) in this folder")
     try:
-        AutoConfig.from_pretrained(path, trust_remote_code=True)
+        refuse_model_code(args)
+        AutoConfig.from_pretrained(path, trust_remote_code=args.rpo.trust_remote_code)
         return get_tokenizer(path, None, use_fast=not args.data.disable_fast_tokenizer)
+    except UsageError:
+        raise
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}") from error

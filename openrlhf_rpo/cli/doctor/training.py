@@ -59,10 +59,11 @@ def model_shape(args: SimpleNamespace) -> memory.ModelShape:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=True)
+    trusted = args.rpo.trust_remote_code
+    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=trusted)
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
     except ValueError as error:  # an architecture without a causal language model
         raise UsageError(f"--actor.model_name_or_path {args.actor.model_name_or_path}: {error}") from error
     return memory.shape_of(config.get_text_config(), sum(p.numel() for p in model.parameters()))

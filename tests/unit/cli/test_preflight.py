@@ -77,6 +77,38 @@ def test_a_model_without_its_tokenizer_is_refused(run, model):
         run(actor__model_name_or_path=model)
 
 
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_a_model_that_brings_code_is_refused_before_the_code_runs(run, model, file):
+    """The code leaves a trace when it is run; transformers would take it for a configuration."""
+    trace = model / "ran"
+    (model / "own.py").write_text(f"open({str(trace)!r}, 'w').close()\nfrom transformers import Qwen2Config as Own\n")
+    config = json.loads((model / file).read_text())
+    config["auto_map"] = {"AutoConfig": "own.Own"} if file == "config.json" else {"AutoTokenizer": ["own.Own", None]}
+    (model / file).write_text(json.dumps(config))
+    with pytest.raises(
+        UsageError,
+        match=f"^--actor.model_name_or_path .*/copy: the model brings Python code of its own .*{file}.*--rpo.trust_remote_code",
+    ):
+        run(actor__model_name_or_path=model)
+    assert not trace.exists()
+
+
+def test_a_model_that_brings_code_runs_it_when_that_was_asked_for(run, model):
+    trace = model / "ran"
+    (model / "own.py").write_text(f"open({str(trace)!r}, 'w').close()\nfrom transformers import Qwen2Config as Own\n")
+    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
+    (model / "config.json").write_text(json.dumps(config))
+    run(actor__model_name_or_path=model, rpo__trust_remote_code="true")
+    assert trace.exists()
+
+
+def test_a_critic_that_brings_code_is_refused_by_its_own_option(run, model):
+    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="^--critic.model_name_or_path .*/copy: the model brings Python code"):
+        run(algo__advantage__estimator="gae", critic__model_name_or_path=model)
+
+
 def test_the_checks_and_the_trainer_agree_on_the_tokenizer(run, model):
     """Upstream gives a tokenizer without a padding token one, which changes its fingerprint."""
     config = json.loads((model / "tokenizer_config.json").read_text())
