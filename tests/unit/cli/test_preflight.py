@@ -87,7 +87,7 @@ def test_a_model_that_brings_code_is_refused_before_the_code_runs(run, model, fi
     (model / file).write_text(json.dumps(config))
     with pytest.raises(
         UsageError,
-        match=f"^--actor.model_name_or_path .*/copy: the model brings Python code of its own .*{file}.*--rpo.trust_remote_code",
+        match=f"^--actor.model_name_or_path .*: the model brings Python code .*{file}.*--rpo.trust_remote_code",
     ):
         run(actor__model_name_or_path=model)
     assert not trace.exists()
