@@ -1,7 +1,7 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env demo test long lint
+.PHONY: help env demo test long lint docs
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 14
@@ -24,3 +24,7 @@ lint: env ## ruff, ruff format, mypy on the pure packages
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	@echo "make lint: clean"
+
+docs: env ## the documentation as a site, in site/; a link that leads nowhere ends it
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+	@echo "make docs: site/index.html"
