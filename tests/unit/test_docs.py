@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from openrlhf_rpo import __version__
 from openrlhf_rpo.cli.options import build_parser, parse
 from openrlhf_rpo.rollout.http_rewards import HttpRewards
 from openrlhf_rpo.rollout.reward_call import RewardRequest, read_answer
@@ -204,6 +205,10 @@ def test_every_figure_that_is_named_is_recorded_by_the_code(page):
     source = "".join(path.read_text() for path in (ROOT / "openrlhf_rpo").rglob("*.py"))
     for name in FIGURE.findall(page.read_text()):
         assert f'"{name}"' in source or f'"{name.removeprefix("rpo/cache/")}"' in source, name
+
+
+def test_the_citation_is_of_this_version():
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_picture_is_well_formed_and_needs_nothing_from_elsewhere():
