@@ -207,6 +207,13 @@ def test_every_figure_that_is_named_is_recorded_by_the_code(page):
         assert f'"{name}"' in source or f'"{name.removeprefix("rpo/cache/")}"' in source, name
 
 
+def test_every_rule_is_in_the_reference():
+    page = (ROOT / "docs" / "reference" / "algo.md").read_text()
+    rules = (ROOT / "openrlhf_rpo" / "algo").rglob("*.py")
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in rules if path.name != "__init__.py"]
+    assert {name for name in names if f"::: {name}\n" not in page} == set()
+
+
 def test_the_citation_is_of_this_version():
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
