@@ -13,7 +13,7 @@ samples. Example, alpha 0.01, m 0.5, M 1, two right answers of 100 and 300 token
 Degenerate cases: with equal lengths every r_i is halved, then clipped. ``scope all``, the literal equation, lifts a
 wrong answer (r = 0) to m, the reward of a right answer of more than average length. Without any rewarded sample
 ``scope rewarded`` has nothing to shape, and ``reference rewarded`` falls back to the group's mean. alpha = 0 means
-off: scores come back as they are, not halved.
+off: rewards come back as they are, not halved.
 """
 
 import math
@@ -23,28 +23,38 @@ from openrlhf_rpo.algo.variance import rewarded
 from openrlhf_rpo.config import ShapingOptions
 
 
-def shape_rewards(scores: Sequence[float], path_lengths: Sequence[int], options: ShapingOptions) -> list[float]:
-    """The shaped rewards of one group, in its order. Raises ValueError unless there is one length a score."""
-    if len(scores) != len(path_lengths):
-        raise ValueError(f"{len(scores)} scores but {len(path_lengths)} path lengths")
-    if options.alpha == 0 or not scores:
-        return list(scores)
-    reference = _reference_length(scores, path_lengths, options.reference)
+def shape_rewards(
+    rewards: Sequence[float],
+    path_lengths: Sequence[int],
+    options: ShapingOptions,
+    scores: Sequence[float] | None = None,
+) -> list[float]:
+    """The shaped rewards of one group, in its order. Raises ValueError unless there is one length a reward.
+
+    ``scores`` tell which samples are right, and are the rewards themselves unless given: a sum of rewards can be above 0
+    for a wrong answer in the right format.
+    """
+    if len(rewards) != len(path_lengths):
+        raise ValueError(f"{len(rewards)} rewards but {len(path_lengths)} path lengths")
+    if options.alpha == 0 or not rewards:
+        return list(rewards)
+    right = [rewarded(score) for score in (rewards if scores is None else scores)]
+    reference = _reference_length(right, path_lengths, options.reference)
     return [
-        _shape(score, length, reference, options) if options.scope == "all" or rewarded(score) else score
-        for score, length in zip(scores, path_lengths, strict=True)
+        _shape(reward, length, reference, options) if options.scope == "all" or is_right else reward
+        for reward, length, is_right in zip(rewards, path_lengths, right, strict=True)
     ]
 
 
-def _reference_length(scores: Sequence[float], path_lengths: Sequence[int], reference: str) -> float:
+def _reference_length(right: Sequence[bool], path_lengths: Sequence[int], reference: str) -> float:
     """l_ref in tokens."""
-    right = [length for score, length in zip(scores, path_lengths, strict=True) if rewarded(score)]
-    chosen = right if reference == "rewarded" and right else path_lengths
+    of_right = [length for is_right, length in zip(right, path_lengths, strict=True) if is_right]
+    chosen = of_right if reference == "rewarded" and of_right else path_lengths
     return sum(chosen) / len(chosen)
 
 
-def _shape(score: float, length: int, reference: float, options: ShapingOptions) -> float:
-    shaped = score * _logistic(options.alpha * (reference - length))
+def _shape(reward: float, length: int, reference: float, options: ShapingOptions) -> float:
+    shaped = reward * _logistic(options.alpha * (reference - length))
     return min(options.max, max(options.min, shaped))
 
 

@@ -6,7 +6,10 @@ from types import SimpleNamespace
 
 from openrlhf_rpo.upstream import UsageError
 
-FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+FILES = (
+    *("config.json", "tokenizer_config.json"),
+    *("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"),
+)
 
 
 def refuse_model_code(args: SimpleNamespace) -> None:

@@ -32,11 +32,13 @@ def prepare(args: SimpleNamespace) -> None:
     from openrlhf_rpo.cli.cluster import choose_device, connect
 
     device = choose_device(args)
-    from openrlhf_rpo.cli.preflight import check_run  # imports OpenRLHF: only now is the device known
+    from openrlhf_rpo.cli.preflight import check_run, load_tokenizer  # imports OpenRLHF: only now is the device known
 
     if args.rpo.enable:
         args.vllm.enable_prefix_caching = True
         check_run(args, RPOConfig.from_namespace(args.rpo))
+    else:
+        load_tokenizer(args)
     connect(args, device)
 
 

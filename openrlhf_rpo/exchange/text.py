@@ -17,7 +17,7 @@ def load_tokenizer(model: str, *, offline: bool) -> Any:
     from transformers import AutoTokenizer  # seconds, which most sub-commands need not spend
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=offline)
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=offline, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ExchangeError(f"the tokenizer of {model} cannot be loaded: {reason}") from error

@@ -113,7 +113,8 @@ class Rollout:
         scored = []
         for group in groups:
             samples = [(sample, next(results)) for sample in group.samples]
-            shaped = shape_rewards([r.reward for _, r in samples], [s.path_length for s, _ in samples], self.config.shaping)
+            rewards, scores = zip(*((r.reward, r.score) for _, r in samples), strict=True)
+            shaped = shape_rewards(rewards, [s.path_length for s, _ in samples], self.config.shaping, scores)
             members = (replace(s, score=r.score, shaped_reward=x) for (s, r), x in zip(samples, shaped, strict=True))
             scored.append(replace(group, samples=tuple(members)))
         self.timing["reward"] += time.perf_counter() - started

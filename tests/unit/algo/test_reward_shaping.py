@@ -86,5 +86,17 @@ def test_an_empty_group_is_shaped_to_nothing():
 
 
 def test_a_score_without_a_length_is_refused():
-    with pytest.raises(ValueError, match="2 scores but 1 path lengths"):
+    with pytest.raises(ValueError, match="2 rewards but 1 path lengths"):
         shape_rewards([1.0, 1.0], [100], options())
+
+
+def test_a_wrong_answer_whose_summed_reward_is_above_zero_keeps_it():
+    """Accuracy and a fifth for the format: right, wrong in the right format, wrong."""
+    shaped = shape_rewards([1.2, 0.2, 0.0], [100, 100, 100], options(), scores=[1.0, 0.0, 0.0])
+    assert shaped == pytest.approx([0.6, 0.2, 0.0])
+
+
+def test_the_reference_is_of_right_answers_and_not_of_rewards_above_zero():
+    alone = shape_rewards([1.0], [100], options(min=0.0))
+    with_a_wrong_one = [1.2, 0.2], [100, 900], options(min=0.0, reference="rewarded")
+    assert shape_rewards(*with_a_wrong_one, scores=[1.0, 0.0])[0] == pytest.approx(1.2 * alone[0])

@@ -11,6 +11,7 @@ import pytest
 
 from openrlhf_rpo.cache.errors import CacheMismatch
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli import train_rpo_ray
 from openrlhf_rpo.rollout.questions import load_questions
 from openrlhf_rpo.run_files import cache_copy_path, cache_url, fingerprints
 from openrlhf_rpo.testbed import model_dir
@@ -100,6 +101,13 @@ def test_a_model_that_brings_code_runs_it_when_that_was_asked_for(run, model):
     (model / "config.json").write_text(json.dumps(config))
     run(actor__model_name_or_path=model, rpo__trust_remote_code="true")
     assert trace.exists()
+
+
+def test_plain_openrlhf_does_not_run_a_models_code_either(argv, model, capsys):
+    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
+    (model / "config.json").write_text(json.dumps(config))
+    assert train_rpo_ray.main(argv(actor__model_name_or_path=model, rpo__enable="false")) == 2
+    assert "the model brings Python code of its own" in capsys.readouterr().err
 
 
 def test_a_critic_that_brings_code_is_refused_by_its_own_option(run, model):
