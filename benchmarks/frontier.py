@@ -16,6 +16,7 @@ seconds, and the curve.
 import argparse
 import datetime
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -82,27 +83,25 @@ ADAPTIVE = (("rpo.cut.rule", "adaptive"), ("rpo.cut.max", "ratio:1"))
 MOSTLY_REPLAY = (("rpo.replay.share", 0.9),)
 
 
-# The best learning rates and shapes of those that were tried, one seed each, on both levels (the report lists them).
-ARMS = [
-    Arm("grpo", 32, 3e-4, options=PLAIN),
-    Arm("grpo_capped", 16, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112))),
-    Arm("paper", 32, 1e-4, options=(("rpo.preset", "paper"),)),
-    Arm("rpo", 24, 3e-4, questions=16),
+# The best learning rates and shapes of those that were tried, one seed each (the report lists them).
+GRPO = Arm("grpo", 32, 3e-4, options=PLAIN)
+CAPPED = Arm("grpo_capped", 16, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112)))
+PAPER = Arm("paper", 32, 1e-4, options=(("rpo.preset", "paper"),))
+RPO = Arm("rpo", 24, 3e-4, questions=16)
+ARMS = {
+    "main": [replace(GRPO, questions=16, steps=16), CAPPED, PAPER, RPO],
+    "hard": [GRPO, CAPPED, PAPER, RPO],
+}
+# Learning rates and batch shapes around them, each with about the samples of its arm, and other rules.
+TRIED = [
+    *(replace(GRPO, lr=lr) for lr in (1e-4, 3e-4)),
+    replace(GRPO, questions=16, steps=16),
+    PAPER,
+    RPO,
+    replace(RPO, name="rpo_uncertain", options=UNCERTAIN),
+    replace(RPO, name="rpo_adaptive", options=ADAPTIVE),
+    replace(RPO, name="rpo_adaptive_90", options=(*ADAPTIVE, *MOSTLY_REPLAY)),
 ]
-
-
-def tuning_arms() -> list[Arm]:
-    """Learning rates and batch shapes around the chosen ones, each with about the samples of its arm."""
-    grpo, _, paper, rpo = ARMS
-    return [
-        *(replace(grpo, lr=lr) for lr in (1e-4, 3e-4)),
-        replace(grpo, questions=16, steps=16),
-        paper,
-        rpo,
-        replace(rpo, name="rpo_uncertain", options=UNCERTAIN),
-        replace(rpo, name="rpo_adaptive", options=ADAPTIVE),
-        replace(rpo, name="rpo_adaptive_90", options=(*ADAPTIVE, *MOSTLY_REPLAY)),
-    ]
 
 
 def command(run: Run, folder: Path, evaluations: int) -> list[str]:
@@ -331,7 +330,7 @@ def main() -> None:
     if args.quick:
         args.levels, args.seeds, args.arms, args.evaluations = ["main"], [0], ["rpo"], 1
         args.out = args.out / "quick"
-    chosen = {level: tuning_arms() if args.tune else [a for a in ARMS if a.name in args.arms] for level in args.levels}
+    chosen = {level: TRIED if args.tune else [a for a in ARMS[level] if a.name in args.arms] for level in args.levels}
     if args.quick:
         chosen = {level: [replace(a, steps=16) for a in some] for level, some in chosen.items()}
     # Seed by seed, arms alternating, so that a drift of the machine falls on all arms alike.
@@ -370,9 +369,7 @@ def main() -> None:
 
 
 def _cpus() -> int:
-    import os
-
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 if __name__ == "__main__":
