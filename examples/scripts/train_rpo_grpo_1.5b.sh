@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# RPO on GRPO: DeepSeek-R1-Distill-Qwen-1.5B on the 7,000 questions of open-rs, with the settings that the paper states:
-# 576 samples a step (96 questions x 6), temperature 0.7, answers of at most 4096 tokens, 4 epochs, L half of the
-# shortest path, epsilon 0.1, alpha 0.01. The rest are this project's defaults: shaping for right answers only, loss on
-# the tokens sampled now, no cache sampled beforehand. Learning rate and KL weight, which the paper does not state, are
-# OpenRLHF's defaults.
+# RPO on GRPO, DeepSeek-R1-Distill-Qwen-1.5B: table 1 of the paper, "+ GRPO (w/ R) + RPO". The other recipes for GPUs are
+# this one and the flags in which they differ.
 #
-# Needs: one node with 8 GPUs, the package with its gpu extra (see setup.py), and Ray: ray start --head
-# Folders: $HOME/runs/rpo-grpo-1.5b. Further flags are passed on. Not run on GPUs yet in this release.
+# From the paper: the 7,000 questions of open-rs, 576 samples a step (96 questions x 6), temperature 0.7, answers of at
+# most 4096 tokens, 4 epochs, L half of the shortest path, epsilon 0.1, alpha 0.01. It does not state the learning rate
+# and the KL weight: they are OpenRLHF's. The rest are this project's defaults (docs/concepts.md); for the paper's
+# literal rules add --rpo.preset paper,grpo.
+#
+# Needs: a node with 8 GPUs of 80 GB, the package with its gpu extra (see setup.py), and Ray: ray start --head
+# Folder: $HOME/runs/rpo-grpo-1.5b, or RUN. Further flags are passed on. Not run on GPUs in this release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+RUN="${RUN:-$HOME/runs/rpo-grpo-1.5b}"
 
 ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir": "."}' -- \
     python -m openrlhf_rpo.cli.train_rpo_ray \
@@ -22,9 +25,9 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir
     --rollout.temperature 0.7 \
     --rollout.batch_size 96 \
     --rollout.n_samples_per_prompt 6 \
-    --rollout.micro_batch_size 4 \
+    --rollout.micro_batch_size 6 \
     --train.batch_size 576 \
-    --train.micro_batch_size 2 \
+    --train.micro_batch_size 6 \
     --train.num_episodes 4 \
     --rpo.preset grpo \
     --rpo.reward.functions math \
@@ -32,7 +35,6 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir
     --rpo.cut.max ratio:0.5 \
     --rpo.update.epsilon 0.1 \
     --rpo.shaping.alpha 0.01 \
-    --rpo.shaping.scope rewarded \
     --eval.dataset HuggingFaceH4/MATH-500 \
     --eval.split test \
     --eval.steps 48 \
@@ -45,8 +47,8 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir
     --ds.enable_sleep \
     --train.colocate_all \
     --actor.gradient_checkpointing_enable \
-    --ckpt.path "$HOME/runs/rpo-grpo-1.5b/checkpoints" \
-    --ckpt.output_dir "$HOME/runs/rpo-grpo-1.5b/model" \
+    --ckpt.path "$RUN/checkpoints" \
+    --ckpt.output_dir "$RUN/model" \
     --ckpt.save_steps 24 \
-    --logger.tensorboard_dir "$HOME/runs/rpo-grpo-1.5b/tensorboard" \
+    --logger.tensorboard_dir "$RUN/tensorboard" \
     "$@"

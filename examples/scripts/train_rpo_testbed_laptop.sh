@@ -3,14 +3,16 @@
 # four visits each, 16 questions x 4 samples a step. To try options and to debug; `make demo` is the shorter look.
 #
 # Needs: the environment of `make env`, active (source .venv/bin/activate). No GPU.
-# Folders: runs/laptop in the repository. Further flags are passed on.
+# Folder: runs/laptop in the repository, or RUN. Further flags are passed on. The one recipe here that runs without GPUs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+RUN="${RUN:-$PWD/runs/laptop}"
 
-python -c 'from openrlhf_rpo.testbed import write_dataset; write_dataset("hard", "runs/laptop/data", 128, 64, seed=0)'
+python -c 'import sys; from openrlhf_rpo.testbed import write_dataset; write_dataset("hard", sys.argv[1], 128, 64, seed=0)' \
+    "$RUN/data"
 python -m openrlhf_rpo.cli.train_rpo_ray \
     --actor.model_name_or_path "$PWD/openrlhf_rpo/testbed/weights/hard" \
-    --data.prompt_dataset "$PWD/runs/laptop/data/train.jsonl" \
+    --data.prompt_dataset "$RUN/data/train.jsonl" \
     --data.input_key question \
     --data.label_key answer \
     --data.max_len 768 \
@@ -23,7 +25,7 @@ python -m openrlhf_rpo.cli.train_rpo_ray \
     --algo.advantage.estimator group_norm \
     --rpo.reward.functions math \
     --algo.kl.init_coef 0 \
-    --eval.dataset "$PWD/runs/laptop/data/heldout.jsonl" \
+    --eval.dataset "$RUN/data/heldout.jsonl" \
     --eval.steps 8 \
     --eval.temperature 1.0 \
     --eval.n_samples_per_prompt 2 \
@@ -31,8 +33,8 @@ python -m openrlhf_rpo.cli.train_rpo_ray \
     --actor.lr_scheduler constant \
     --actor.num_gpus_per_node 1 \
     --vllm.num_engines 1 \
-    --ckpt.path "$PWD/runs/laptop/checkpoints" \
-    --ckpt.output_dir "$PWD/runs/laptop/model" \
+    --ckpt.path "$RUN/checkpoints" \
+    --ckpt.output_dir "$RUN/model" \
     --ckpt.save_steps 16 \
-    --logger.tensorboard_dir "$PWD/runs/laptop/tensorboard" \
+    --logger.tensorboard_dir "$RUN/tensorboard" \
     "$@"

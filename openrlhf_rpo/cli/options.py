@@ -116,6 +116,12 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {replicas} "
         "actor processes (rings and tensor parallel groups count as one)",
     )
+    _need(
+        not (args.ds.lora.rank > 0 and args.vllm.num_engines),
+        f"--ds.lora.rank {args.ds.lora.rank}: OpenRLHF {upstream.SUPPORTED_VERSION} sends an adapter's weights to vLLM "
+        "under names that vLLM does not know, and the first weight sync would fail. Leave it out: all weights are trained "
+        "(--ds.adam_offload and --actor.gradient_checkpointing_enable save memory)",
+    )
     _check_colocation(args)
     if not rpo.enable:
         return

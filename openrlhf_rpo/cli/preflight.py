@@ -35,8 +35,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     _check_writable(args.ckpt.path, "--ckpt.path")
     _check_writable(args.ckpt.output_dir, "--ckpt.output_dir")
     check_cache(args, questions, tokenizer)
-    if config.init.mode == "import":
-        _check_import(args, questions, tokenizer)
+    if said := check_import(args, questions, tokenizer):
+        print(said, flush=True)
 
 
 def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str]:
@@ -119,12 +119,18 @@ def _check_writable(path: str, flag: str) -> None:
         raise UsageError(f"{flag} {path}: not writable")
 
 
-def _check_import(args: SimpleNamespace, questions: list[Question], tokenizer) -> None:
-    """There is something to import for these questions. A run whose initial cache is complete needs its source no more."""
-    with PathCache.open_to_read(cache_url(args)) as cache:
-        if cache.initialised:
-            return
+def check_import(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str | None:
+    """What ``--rpo.init.source`` brings for these questions, in a line; None for a run that imports nothing (any more).
+
+    Raises UsageError when it cannot serve. A run whose initial cache is complete needs its source no more.
+    """
+    if args.rpo.init.mode != "import":
+        return None
+    if not PathCache.is_missing(cache_url(args)):
+        with PathCache.open_to_read(cache_url(args)) as cache:
+            if cache.initialised:
+                return None
     try:
-        print(check_source(import_source(args), questions, tokenizer_fingerprint(tokenizer)), flush=True)
+        return check_source(import_source(args), questions, tokenizer_fingerprint(tokenizer))
     except ExchangeError as error:
         raise UsageError(f"--rpo.init.source {error}") from error

@@ -21,7 +21,7 @@ from openrlhf_rpo.rollout.reward_call import RewardRequest, read_answer
 
 ROOT = Path(__file__).parents[2]
 AT_THE_TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
-PAGES = AT_THE_TOP + sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*AT_THE_TOP, ROOT / "examples" / "README.md"] + sorted((ROOT / "docs").rglob("*.md"))
 WRITTEN = [page for page in PAGES if page.name != "options.md"]
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"")
 OPTION = re.compile(r"--[a-z]+\.[a-z_.]*[a-z_]")
@@ -108,7 +108,7 @@ def test_the_reward_file_of_the_readme_keeps_the_contract():
 
 @pytest.mark.parametrize("page", [page for page in WRITTEN if blocks(page, "bash")], ids=named)
 def test_the_command_line_accepts_every_training_command(page):
-    """Those of the README are looked at more closely in test_examples.py."""
+    """Those of the README are looked at more closely in tests/unit/examples."""
     for block in blocks(page, "bash"):
         words = shlex.split(block.replace("\\\n", " "))
         if MODULE in words:

@@ -12,7 +12,7 @@ from openrlhf_rpo.checkpoints import Checkpoints
 from openrlhf_rpo.cli.doctor import memory
 from openrlhf_rpo.cli.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
 from openrlhf_rpo.cli.doctor.machine import device_memory, disk, host_memory
-from openrlhf_rpo.cli.preflight import check_labels, check_reward, load_data, load_tokenizer
+from openrlhf_rpo.cli.preflight import check_import, check_labels, check_reward, load_data, load_tokenizer
 from openrlhf_rpo.cli.resume_checks import check_options, check_steps
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.rollout.reward_call import RewardRequest
@@ -52,6 +52,10 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     yield from reward(args, config, questions[:_EXAMPLES])
     yield disk(*_disk_needed(shape, args, len(questions), steps))
     yield attempt("cache", lambda: cache_state(args, questions, tokenizer))
+    if config.init.mode == "import":
+        yield attempt(
+            "initial cache", lambda: check_import(args, questions, tokenizer) or "complete: the source is not read"
+        )
 
 
 def model_shape(args: SimpleNamespace) -> memory.ModelShape:

@@ -141,6 +141,14 @@ def test_what_rpo_cannot_replay_is_refused_with_the_reason_and_plain_openrlhf_st
     assert parse(**changes, rpo__enable="false").rpo.enable is False
 
 
+@pytest.mark.parametrize("enable", ["true", "false"])
+def test_lora_is_refused_where_vllm_would_get_its_weights(parse, enable):
+    """vLLM 0.29: "There is no module or parameter named 'base_model' in Qwen2ForCausalLM", after a whole rollout."""
+    with pytest.raises(UsageError, match="--ds.lora.rank 8: .* the first weight sync would fail"):
+        parse(ds__lora__rank=8, rpo__enable=enable)
+    assert parse(ds__lora__rank=8, rpo__enable="false", vllm__num_engines=0).ds.lora.rank == 8
+
+
 def test_a_missing_model_is_named(parse):
     with pytest.raises(UsageError, match="--actor.model_name_or_path is missing"):
         parse(actor__model_name_or_path=None)

@@ -192,6 +192,16 @@ def test_a_cache_that_holds_steps_fails_unless_the_run_resumes(doctor, parse, us
     assert "a run with another data" in found(doctor(data__prompt_dataset=other), "cache", FAIL)
 
 
+def test_the_source_of_an_initial_cache_is_looked_at(doctor, usual, tmp_path):
+    rows = [json.loads(line) | {"worked": "1"} for line in Path(usual["data__prompt_dataset"]).read_text().splitlines()]
+    (tmp_path / "worked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    importing = {"rpo__init__mode": "import", "rpo__init__source": f"{tmp_path}/worked.jsonl:worked"}
+    assert "16 of 16 paths are of this run's questions" in found(doctor(**importing), "initial cache", PASS)
+    importing["rpo__init__source"] = f"{tmp_path}/none.jsonl:worked"
+    assert "--rpo.init.source there is no file" in found(doctor(**importing), "initial cache", FAIL)
+    assert not Path(usual["ckpt__path"]).exists()
+
+
 def test_an_address_where_no_cluster_is_fails_with_the_address(doctor, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     for device, topic in (("auto", "options"), ("cpu", "Ray has")):

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# A recipe with its length reward and without replay: every answer is generated from the question (paths are stored and
+# never used). Table 1 of the paper, "+ GRPO (w/ R)" and "+ DAPO (w/ R)".
+#
+#     RECIPE=rpo_dapo_7b examples/scripts/variant_without_replay.sh
+#
+# Needs: what train_$RECIPE.sh needs; RECIPE is rpo_grpo_1.5b unless given.
+# Folder: $HOME/runs/$RECIPE-without-replay, or RUN. Further flags are passed on. Not run on GPUs in this release.
+set -euo pipefail
+RECIPE="${RECIPE:-rpo_grpo_1.5b}"
+export RUN="${RUN:-$HOME/runs/$RECIPE-without-replay}"
+
+"$(dirname "${BASH_SOURCE[0]}")/train_$RECIPE.sh" --rpo.replay.share 0 --rpo.cut.fresh_share 1 "$@"
