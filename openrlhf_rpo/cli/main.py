@@ -5,6 +5,7 @@ import sys
 
 from openrlhf_rpo import __version__
 from openrlhf_rpo.cli.cache import command as cache
+from openrlhf_rpo.cli.data import command as data
 from openrlhf_rpo.cli.doctor import command as doctor
 
 
@@ -23,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_argument("--steps", type=int, default=24, help="training steps (default: %(default)s)")
     demo.add_argument("--level", default="main", choices=["main", "hard"], help="difficulty (default: %(default)s)")
     cache.add_parser(commands)
+    data.add_parser(commands)
     doctor.add_parser(commands)
 
     args, rest = parser.parse_known_args(argv)
@@ -36,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
         return cache.run(args, rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if args.command == "data":
+        return data.run(args)
     from openrlhf_rpo.cli.demo import run_demo
 
     return run_demo(args.out, args.steps, args.level)
