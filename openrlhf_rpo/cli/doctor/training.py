@@ -53,9 +53,7 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     yield disk(*_disk_needed(shape, args, len(questions), steps))
     yield attempt("cache", lambda: cache_state(args, questions, tokenizer))
     if config.init.mode == "import":
-        yield attempt(
-            "initial cache", lambda: check_import(args, questions, tokenizer) or "complete: the source is not read"
-        )
+        yield attempt("initial cache", lambda: import_state(args, questions, tokenizer))
 
 
 def model_shape(args: SimpleNamespace) -> memory.ModelShape:
@@ -247,3 +245,12 @@ def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any
         latest = max(cache.latest_step, 0)
         go_on = f"the run goes on from checkpoint {tag}" if tag else "the run starts at step 0"
         return f"{where}: {cache.count():,} paths, {latest:,} steps; {go_on}"
+
+
+def import_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str:
+    """What the run will import; nothing once its initial cache is complete, as it is behind any checkpoint.
+
+    Raises UsageError.
+    """
+    resumes = args.ckpt.load_enable and Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest()
+    return (None if resumes else check_import(args, questions, tokenizer)) or "complete: the source is not read again"

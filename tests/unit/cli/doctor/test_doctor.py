@@ -202,6 +202,16 @@ def test_the_source_of_an_initial_cache_is_looked_at(doctor, usual, tmp_path):
     assert not Path(usual["ckpt__path"]).exists()
 
 
+def test_a_run_that_resumes_from_a_checkpoint_needs_no_source_any_more(doctor, usual):
+    checkpoint = Path(usual["ckpt__path"]) / "_actor" / "global_step1"
+    checkpoint.mkdir(parents=True)
+    importing = {"rpo__init__mode": "import", "rpo__init__source": "/none.jsonl:worked"}
+    (checkpoint.parent / "latest").write_text(checkpoint.name)
+    document = doctor(**importing, ckpt__load_enable=True)
+    assert "complete: the source is not read again" in found(document, "initial cache", PASS)
+    assert "there is no file" in found(doctor(**importing), "initial cache", FAIL)
+
+
 def test_an_address_where_no_cluster_is_fails_with_the_address(doctor, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     for device, topic in (("auto", "options"), ("cpu", "Ray has")):
