@@ -1,10 +1,13 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env demo test long lint docs
+.PHONY: help env demo test long gpu-test lint docs
+
+# Every shell script, wherever it lies.
+SCRIPTS = $(shell grep -rIlE '^\#!.*\b(ba)?sh$$' .ci tools examples benchmarks)
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 14
 
 env: ## set up .venv from requirements/cpu.lock, or keep it when the lock has not changed
 	@tools/setup_env.sh
@@ -19,10 +22,15 @@ test: env ## all tests that need no GPU, but for a few that take many minutes
 long: env ## those few: runs killed at random moments, two ranks of partitioned weights
 	.venv/bin/python -m pytest tests -m long
 
-lint: env ## ruff, ruff format, mypy on the pure packages
+gpu-test: ## the tests that need one NVIDIA GPU, ten minutes; in an environment with the extras gpu and dev, not in .venv
+	python -m pytest tests/gpu -m gpu -rs --durations 0
+
+lint: env ## ruff, ruff format, mypy on the pure packages, shellcheck, hadolint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/shellcheck $(SCRIPTS)
+	.venv/bin/hadolint Dockerfile
 	@echo "make lint: clean"
 
 docs: env ## the documentation as a site, in site/; a link that leads nowhere ends it

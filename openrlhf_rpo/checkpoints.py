@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,12 @@ class Checkpoints:
             elif folder.exists():
                 raise UsageError(f"checkpoint {tag} is in {self.path / '_actor'}, but not in {folder}: restore that folder")
         return tag
+
+    @contextmanager
+    def probe(self) -> Iterator[str]:
+        """While inside, a file below ``--ckpt.path`` that has never been there, for other nodes to look for."""
+        with tempfile.NamedTemporaryFile(dir=self.path, prefix=".seen-from-every-node-") as file:
+            yield file.name
 
     def clear_staging(self) -> None:
         """Remove what a run left that ended while it wrote a checkpoint."""

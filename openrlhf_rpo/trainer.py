@@ -123,6 +123,7 @@ class _RPOTrainer(BasePPOTrainer):
     # ── The loop ──
 
     def fit(self) -> None:
+        self.check_shared_folder()
         step = self.resume()
         self.initialize_cache()
         if step == 0:
@@ -146,6 +147,24 @@ class _RPOTrainer(BasePPOTrainer):
         if step % self.args.eval.steps != 0:
             self.evaluate(step)
         self.close()
+
+    def check_shared_folder(self) -> None:
+        """Whoever writes or loads a checkpoint sees the folder in which this process publishes it. Raises RuntimeError.
+
+        A policy that sees none starts from the base model without a word, and the cache would be rolled back to step 0.
+        """
+        ckpt = self.args.ckpt
+        written = not ckpt.disable_ds and (ckpt.save_steps != float("inf") or bool(self.eval_questions))
+        if not (written or ckpt.load_enable):
+            return
+        groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
+        with self.checkpoints.probe() as file:
+            blind = {node for group in groups for node in ray.get(group.async_run_method("blind_to", file=file)) if node}
+        if blind:
+            raise RuntimeError(
+                f"--ckpt.path {ckpt.path} is another folder on {', '.join(sorted(blind))} than on the driver's node: "
+                "it must be on a file system that all nodes share"
+            )
 
     def resume(self) -> int:
         """The step to go on from: the last checkpoint's, with the cache as it was at that step."""
@@ -351,8 +370,8 @@ class _RPOTrainer(BasePPOTrainer):
         written = self.publish(f"global_step{step}")
         if step % self.args.ckpt.save_steps == 0 and not written and not self.args.ckpt.disable_ds:
             raise RuntimeError(
-                f"the checkpoint of step {step} cannot be seen on the driver's node: --ckpt.path {self.args.ckpt.path} "
-                "must be on a file system that all nodes share"
+                f"the checkpoint of step {step} cannot be seen on the driver's node any more: is the file system of "
+                f"--ckpt.path {self.args.ckpt.path} still there?"
             )
 
     def publish(self, tag: str) -> bool:

@@ -2,11 +2,13 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_rpo import platform
+from openrlhf_rpo.cli.failures import chain_of
 from openrlhf_rpo.platform.cpu import FLOAT32
 from openrlhf_rpo.upstream import UsageError
 
@@ -114,8 +116,13 @@ def join(address: str, **options: Any) -> None:
     """Connect to the cluster at ``address``. Raises UsageError when none answers there."""
     import ray
 
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"RAY_ADDRESS {address} is Ray Client: data, cache and checkpoints would be looked for on this machine and "
+            "written on the cluster's head. Submit the command with `ray job submit`, or run it on a node of the cluster"
+        )
     remedy = "start one with `ray start --head`, correct the address, or unset it"
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     try:
         if port.isdigit():  # Ray would try for minutes without a word
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -134,6 +141,27 @@ def resources_of(address: str) -> tuple[dict[str, float], list[dict[str, float]]
         return ray.cluster_resources(), [node["Resources"] for node in ray.nodes() if node["Alive"]]
     finally:
         ray.shutdown()
+
+
+def settled(error: BaseException, patience: float = 45) -> BaseException:
+    """The error that Ray would give a moment later.
+
+    A call to a process whose node has just died fails with "unavailable", which names nothing. Ray knows within seconds
+    what became of it, or after half a minute when the node does not answer any more (``patience``, seconds).
+    """
+    from ray._private.state import actors  # ray.util.state asks the dashboard, which a cluster need not have
+    from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+    first = chain_of(error)[-1]
+    if not isinstance(first, ActorUnavailableError):
+        return error
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        actor = actors(first.actor_id)
+        if actor.get("State") == "DEAD":
+            return ActorDiedError(actor["DeathCause"].actor_died_error_context)
+        time.sleep(1)
+    return error
 
 
 def disconnect() -> None:

@@ -27,13 +27,8 @@ def describe(error: BaseException, args: SimpleNamespace) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """One sentence: which process died, that the disk is full, or the first error in its own words.
-
-    Ray hands an error from process to process; each wraps the one before it in ``cause``.
-    """
-    chain = [error]
-    while isinstance(inner := getattr(chain[-1], "cause", None), BaseException) and inner not in chain:
-        chain.append(inner)
+    """One sentence: which process died, that the disk is full, or the first error in its own words."""
+    chain = chain_of(error)
     said = "\n".join(str(e) for e in chain)
     first = chain[-1]
     if isinstance(first, CacheError):  # has said it all, a full disk too
@@ -45,12 +40,23 @@ def cause_of(error: BaseException) -> str:
     died = re.search(r"class_name: _?(\w+)", said) if type(first).__name__.startswith("Actor") else None
     if died:
         what = _ACTORS.get(died[1], died[1])
+        if "its node has died" in said:
+            node = re.search(r"\tip: (\S+)", said)
+            return f"{what} died with its node ({node[1] if node else 'it had not started yet'}): look at that machine"
         process = re.search(r"pid: (\d+)", said)
         why = re.search(r"exit type: (\w+)|(OutOfMemory\w*|killed due to memory)", said)
         details = ", ".join([f"process {process[1]}"] if process else [])
         hint = " It was out of memory" if why and why[2] else ""
         return f"{what} died{f' ({details})' if details else ''}: killed, out of memory, or crashed.{hint}".rstrip()
     return f"{type(first).__name__.removeprefix('RayTaskError').strip('()') or 'error'}: {first}"
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """The error and what it wraps: Ray hands one from process to process, and each puts the one before it in ``cause``."""
+    chain = [error]
+    while isinstance(inner := getattr(chain[-1], "cause", None), BaseException) and inner not in chain:
+        chain.append(inner)
+    return chain
 
 
 def _safe(args: SimpleNamespace) -> str:

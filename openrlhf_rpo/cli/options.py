@@ -13,6 +13,13 @@ from openrlhf_rpo.upstream import UsageError
 
 _UNSET = object()
 DRY_RUN = "--dry-run"
+_WRITTEN = ("ckpt.path", "ckpt.output_dir", "rpo.cache.url", "logger.tensorboard_dir")
+_READ = (
+    *("actor.model_name_or_path", "critic.model_name_or_path", "reward.model_name_or_path"),
+    *("data.prompt_dataset", "eval.dataset", "rpo.init.source"),
+)
+_SQLITE = "sqlite:///"
+_RAYS_COPIES = "/runtime_resources/working_dir_files/"
 SHIPPED_REWARD = "rpo"  # stands in --reward.remote_url for --rpo.reward.functions
 
 
@@ -96,12 +103,35 @@ def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
 
 
 def _make_files_absolute(flat: argparse.Namespace) -> None:
-    """These files are opened by processes with other working directories than the command's."""
-    url, source = getattr(flat, "reward.remote_url"), getattr(flat, "rpo.init.source")
-    if url and url.endswith(".py"):
+    """The processes of a run have other working directories than the command: those of ``ray start`` on their nodes.
+
+    A job with a ``working_dir`` has a copy of it on every node instead, which Ray removes after the job: what is read
+    may lie there and keeps its name, what is written may not.
+    """
+    in_copy = _RAYS_COPIES in os.getcwd()
+    for name in _WRITTEN:
+        prefix, path = _file_of(getattr(flat, name))
+        if path and in_copy and not os.path.isabs(path):
+            raise UsageError(
+                f"--{name} {path} would be in the copy of the working_dir that Ray made for this job and removes after it: "
+                "give an absolute path"
+            )
+        if path:
+            setattr(flat, name, prefix + os.path.abspath(path))
+    url = getattr(flat, "reward.remote_url")
+    if url and url.endswith(".py"):  # the reward processes are children of the controller, on the driver's node
         setattr(flat, "reward.remote_url", os.path.abspath(url))
-    if source and "://" not in source:
-        setattr(flat, "rpo.init.source", os.path.abspath(source))
+    for name in () if in_copy else _READ:
+        if value := getattr(flat, name):
+            setattr(flat, name, ",".join(os.path.abspath(v) if os.path.exists(v) else v for v in value.split(",")))
+
+
+def _file_of(value: str | None) -> tuple[str, str | None]:
+    """A value as (``sqlite:///`` or nothing, the path behind it); no path for the URL of a server."""
+    if value and "://" in value and not value.startswith(_SQLITE):
+        return "", None
+    prefix = _SQLITE if value and value.startswith(_SQLITE) else ""
+    return prefix, value and value.removeprefix(prefix)
 
 
 def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:

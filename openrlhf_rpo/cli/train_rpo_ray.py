@@ -47,7 +47,7 @@ def run(args: SimpleNamespace) -> int:
     if not args.rpo.enable:
         upstream.train(args)
         return 0
-    from openrlhf_rpo.cli.cluster import disconnect
+    from openrlhf_rpo.cli.cluster import disconnect, settled
     from openrlhf_rpo.cli.failures import describe
     from openrlhf_rpo.rollout.engine import RPOEngine
     from openrlhf_rpo.trainer import RPOTrainer
@@ -61,7 +61,7 @@ def run(args: SimpleNamespace) -> int:
             upstream.train(args)
     except Exception as error:  # of whatever process: the driver has nothing left to do but to say what it means
         traceback.print_exc()
-        message = describe(error, args)
+        message = describe(settled(error), args)
         disconnect()
         print(message, file=sys.stderr, flush=True)
         return 1

@@ -36,7 +36,13 @@ def staged(args: Any) -> Iterator[None]:
         args.ckpt.path = path
 
 
-class _RPOPolicyActor(PolicyModelActor):
+class _SeesFiles:
+    def blind_to(self, file: str) -> str | None:
+        """The address of this process's node when ``file`` cannot be seen from it, else None."""
+        return None if os.path.exists(file) else ray.util.get_node_ip_address()
+
+
+class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         with actor_trainer(RPOActorTrainer):
             super().init_model_from_pretrained(strategy, *args, **kwargs)
@@ -58,7 +64,7 @@ class _RPOPolicyActor(PolicyModelActor):
                 save_ema(self.ema_model, _ema_file(self.strategy.args, tag))
 
 
-class _RPOCriticActor(CriticModelActor):
+class _RPOCriticActor(_SeesFiles, CriticModelActor):
     def fit(self) -> dict[str, Any]:
         """One round of training, its draws keyed by (seed, optimizer steps done)."""
         seed_round(self.strategy.seed, self.critic.global_steps)

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 from filelock import FileLock
 
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.platform.cpu import free_port
 from openrlhf_rpo.testbed import model_dir, write_dataset
 from openrlhf_rpo.testbed.compare import differences
 
@@ -148,6 +151,38 @@ def kill_tree(pid: int) -> None:
         except psutil.NoSuchProcess:
             continue
     psutil.wait_procs(tree[1:], timeout=30)
+
+
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+@contextmanager
+def ray_node(*words: str, inside: Sequence[object] = ()) -> Iterator[subprocess.Popen[bytes]]:
+    """``ray start WORDS``, a node with files of its own; ended through its own process, never by ``ray stop``.
+
+    ``inside``: a command that ends by executing the words after it.
+    """
+    command = [*map(str, inside), RAY, "start", "--block", "--num-gpus=0", "--disable-usage-stats", *words]
+    command += [f"--dashboard-agent-listen-port={free_port()}"]  # the usual one belongs to whichever Ray came first
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:  # a short name: Ray's sockets are below it
+        process = start_ray([*command, f"--temp-dir={folder}"], Path(folder, "log.txt"))
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def start_ray(command: list[str], log: Path, attempts: int = 3) -> subprocess.Popen[bytes]:
+    """A node that has joined. Ray gives it 30 seconds, which a busy host may exceed: then once more."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    while "Ray runtime started" not in (said := log.read_text()):
+        if process.poll() is not None:
+            assert attempts > 1 and "timed out during startup" in said, said
+            return start_ray(command, log, attempts - 1)
+        time.sleep(0.2)
+    return process
 
 
 DETERMINISTIC = {

@@ -11,29 +11,23 @@ import pytest
 
 from openrlhf_rpo.platform.cpu import free_port
 
-from .conftest import training_command
+from .conftest import RAY, ray_node, training_command
 
-RAY = str(Path(sys.executable).with_name("ray"))
+ROOT = Path(__file__).parents[2]
+WHAT_IS_THERE = "import os, openrlhf_rpo; print('package', openrlhf_rpo.__file__, 'beside', sorted(os.listdir()))"
 
 
 @pytest.fixture
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A head with two CPUs; yields the address of its job server. Ended through its own process, not ``ray stop``."""
+def head() -> Iterator[str]:
+    """A head with two CPUs; yields the address of its job server."""
     dashboard = free_port()
-    command = [RAY, "start", "--head", "--block", "--num-cpus=2", "--num-gpus=0", f"--port={free_port()}"]
-    command += [f"--dashboard-port={dashboard}", "--include-dashboard=true", "--disable-usage-stats"]
-    command += [f"--dashboard-agent-listen-port={free_port()}"]  # the usual one belongs to whichever Ray came first
-    log = tmp_path_factory.mktemp("head") / "log.txt"
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
-        try:
-            yield f"http://127.0.0.1:{dashboard}"
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
+    words = ["--head", "--num-cpus=2", f"--port={free_port()}", f"--dashboard-port={dashboard}", "--include-dashboard=true"]
+    with ray_node(*words):
+        yield f"http://127.0.0.1:{dashboard}"
 
 
-def submit(address: str, command: list[str]) -> subprocess.CompletedProcess[str]:
-    words = [RAY, "job", "submit", f"--address={address}", "--", *command]
+def submit(address: str, command: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    words = [RAY, "job", "submit", f"--address={address}", *options, "--", *command]
     for _ in range(60):
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
         if not any(text in done.stdout for text in ("Failed to connect to Ray", "No available agent")):
@@ -42,9 +36,16 @@ def submit(address: str, command: list[str]) -> subprocess.CompletedProcess[str]
     raise AssertionError(done.stdout)
 
 
-def test_a_submitted_job_trains_and_one_that_asks_for_too_much_says_so(head, tmp_path) -> None:
+def test_a_job_trains_on_the_code_that_it_brings_and_one_that_asks_for_too_much_says_so(head, tmp_path) -> None:
     assert "RAY_ADDRESS" not in os.environ
-    done = submit(head, training_command(tmp_path / "good", 1))
+    upload = f"--working-dir={ROOT}"
+    look = submit(head, [sys.executable, "-c", WHAT_IS_THERE], upload)
+    [found] = [line for line in look.stdout.splitlines() if line.startswith("package ")]
+    assert "/working_dir_files/" in found.split()[1]
+    assert "'openrlhf_rpo'" in found and "'examples'" in found
+    assert [name for name in (".git", ".venv", "runs", "tests", "docs", "benchmarks") if f"'{name}'" in found] == []
+
+    done = submit(head, training_command(tmp_path / "good", 1), upload)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "step 1/1" in done.stdout
     assert (tmp_path / "good" / "model" / "model.safetensors").exists()

@@ -190,3 +190,9 @@ def test_the_oldest_step_is_that_of_any_checkpoint_the_best_one_included(make, t
     for name in ("global_step20", "best_global_step10", "global_step100", "global_step5.tmp"):
         (tmp_path / "_actor" / name).mkdir(parents=True)
     assert make().oldest_step() == 10
+
+
+def test_a_probe_is_below_the_folder_while_somebody_looks_and_leaves_nothing(tmp_path):
+    with Checkpoints(str(tmp_path), 3, float("inf")).probe() as file:
+        assert [str(path) for path in tmp_path.iterdir()] == [file]
+    assert list(tmp_path.iterdir()) == []

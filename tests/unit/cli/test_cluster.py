@@ -302,3 +302,13 @@ def test_only_a_ray_that_was_too_slow_is_started_again_and_not_for_ever(failures
     else:
         start_patiently(start)
         assert len(calls) == starts
+
+
+def test_ray_client_is_refused(monkeypatch):
+    with pytest.raises(UsageError, match="Ray Client: .* Submit the command with `ray job submit`"):
+        cluster.join("ray://127.0.0.1:10001")
+
+
+def test_an_error_that_names_its_process_is_not_waited_for():
+    error = ValueError("x")
+    assert cluster.settled(error, patience=0) is error

@@ -43,6 +43,16 @@ def test_a_dead_process_is_named_however_often_its_error_was_handed_on(class_nam
     assert cause_of(dead(class_name)).startswith(said)
 
 
+@pytest.mark.parametrize(("line", "where"), [("\tip: 10.0.0.7\n", "10.0.0.7"), ("", "it had not started yet")])
+def test_a_dead_node_is_named(line, where):
+    error = dead("_RPOEngine")
+    error.error_msg = (
+        f"The actor died unexpectedly before finishing this task.\n\tclass_name: _RPOEngine\n\tpid: 4711\n{line}"
+        "The actor died because its node has died. Node Id: 4f\n\tthe actor's node was terminated unexpectedly"
+    )
+    assert cause_of(wrapped(error)) == f"a vLLM engine died with its node ({where}): look at that machine"
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -264,3 +264,51 @@ def test_an_option_of_ours_out_of_range_is_refused(parse):
 
 def test_what_was_parsed_makes_a_config(parse):
     assert RPOConfig.from_namespace(parse(rpo__cut__max="fixed:9").rpo).cut.parse_max() == ("fixed", 9.0)
+
+
+# ── Files, whose names every process must understand alike ──
+
+
+def test_relative_places_are_the_commands(parse, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "train.jsonl").touch()
+    args = parse(
+        ckpt__path="a", rpo__cache__url="sqlite:///b/c.db", logger__tensorboard_dir="d", eval__dataset="train.jsonl,hub/name"
+    )
+    assert (args.ckpt.path, args.logger.tensorboard_dir) == (f"{tmp_path}/a", f"{tmp_path}/d")
+    assert args.ckpt.output_dir == f"{tmp_path}/ckpt"  # OpenRLHF's default is relative
+    assert args.rpo.cache.url == f"sqlite:///{tmp_path}/b/c.db"
+    assert (args.actor.model_name_or_path, args.data.prompt_dataset) == (f"{tmp_path}/model", f"{tmp_path}/train.jsonl")
+    assert args.eval.dataset == f"{tmp_path}/train.jsonl,hub/name"  # what is not here is a name on the hub
+
+
+def test_absolute_places_and_servers_stay(parse):
+    url = "postgresql+psycopg://user@host/database"
+    assert parse(rpo__cache__url=url, ckpt__path="/a/b").rpo.cache.url == url
+    assert parse(rpo__cache__url="sqlite:////a/b.db", ckpt__path="/a/b").rpo.cache.url == "sqlite:////a/b.db"
+
+
+@pytest.fixture
+def submitted(tmp_path, monkeypatch):
+    """The working directory of a job: Ray's copy of what was uploaded."""
+    folder = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
+    (folder / "model").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+
+
+WRITTEN = {"ckpt__path": "/a", "ckpt__output_dir": "/b"}
+
+
+@pytest.mark.parametrize(
+    "relative",
+    [{"ckpt__path": "a"}, {"ckpt__output_dir": "b"}, {"rpo__cache__url": "sqlite:///c"}, {"logger__tensorboard_dir": "d"}],
+)
+def test_a_job_may_not_write_into_what_ray_removes_after_it(parse, submitted, relative):
+    [name] = relative
+    with pytest.raises(UsageError, match=f"--{name.replace('__', '.')} .* removes after it: give an absolute path"):
+        parse(**WRITTEN | relative)
+
+
+def test_a_job_reads_from_the_copy_that_every_node_has(parse, submitted):
+    assert parse(**WRITTEN).actor.model_name_or_path == "model"

@@ -1,0 +1,81 @@
+"""Two Ray nodes on one machine: controller and database on the driver's; the other dies, or does not see its files."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from openrlhf_rpo.platform.cpu import free_port
+
+from .conftest import kill_tree, ray_node, run_acting, run_training
+
+TWO_ENGINES = {"vllm__num_engines": 2}  # Ray packs them on the node that has room for both
+
+
+@contextmanager
+def head(cpus: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, psutil.Process]]:
+    """The driver's node: its address, which the commands find in RAY_ADDRESS, and its process."""
+    port = free_port()
+    with ray_node("--head", f"--port={port}", f"--num-cpus={cpus}", "--include-dashboard=false") as process:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+        yield f"127.0.0.1:{port}", psutil.Process(process.pid)
+
+
+def actors_on(node: psutil.Process) -> list[str]:
+    """Names of the run's actors among the processes of a node, without what they are doing."""
+    titles = [" ".join(p.cmdline()).split(".")[0].strip() for p in node.children(recursive=True)]
+    return sorted(title for title in titles if title.startswith("ray::_RPO"))
+
+
+def test_a_run_outlives_its_engines_node_and_its_drivers_disk(finished_run, same_options, tmp_path, monkeypatch) -> None:
+    """The node dies after step 3; on a new one, with an empty disk for the cache, the run goes on from checkpoint 2.
+
+    The command's folder is not the nodes': its relative paths mean the same everywhere.
+    """
+    options = {**same_options, **TWO_ENGINES, "ckpt__path": "checkpoints", "ckpt__output_dir": "model"}
+    places = {}
+    with head(1, monkeypatch) as (address, driver):
+        with ray_node(f"--address={address}", "--num-cpus=2") as engines:
+
+            def die(pid: int) -> None:
+                places.update(here=actors_on(driver), there=actors_on(psutil.Process(engines.pid)))
+                kill_tree(engines.pid)
+
+            monkeypatch.chdir(tmp_path)
+            cut = run_acting(tmp_path, 3, {"step 3/6": die}, **options, rpo__cache__url="sqlite:///disk1/cache.db")
+        assert places == {"here": ["ray::_RPOPolicyActor", "ray::_RPOTrainer"], "there": ["ray::_RPOEngine"] * 2}
+        assert cut.status == 1, cut.output[-3000:]
+        assert cut.seconds < 60
+        said = cut.output[cut.output.rindex("\nerror: ") + 1 :]
+        assert said.startswith("error: a vLLM engine died with its node ("), said
+        assert f"committed steps in {tmp_path}/disk1/cache.db; checkpoint: global_step2 below {tmp_path}/checkpoints" in said
+
+        with ray_node(f"--address={address}", "--num-cpus=2"):
+            again = {**options, "rpo__cache__url": "sqlite:///disk2/cache.db", "ckpt__load_enable": True}
+            resumed = run_training(tmp_path, 3, **again)
+    assert resumed.status == 0, resumed.output[-3000:]
+    assert "restoring the copy beside the checkpoint" in resumed.output
+    assert "Resumed at step 2" in resumed.output
+    shutil.copy(tmp_path / "disk2" / "cache.db", tmp_path / "checkpoints" / "rpo_cache.db")  # where the other run has it
+    assert resumed.differences(finished_run) == []
+
+
+def test_a_policy_that_does_not_see_the_checkpoints_ends_the_run_before_the_cache_is_rolled_back(
+    finished_run, same_options, tmp_path, monkeypatch
+) -> None:
+    """On its node another file system is mounted where the checkpoints are: it would start from the base model."""
+    if os.geteuid() or subprocess.run(["unshare", "--mount", "true"]).returncode:
+        pytest.skip("needs the right to mount a file system")
+    finished_run.copy_checkpoints(tmp_path)
+    elsewhere = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"', tmp_path / "checkpoints"]
+    with head(2, monkeypatch) as (address, _), ray_node(f"--address={address}", "--num-cpus=1", inside=elsewhere):
+        run = run_training(tmp_path, 3, **same_options, **TWO_ENGINES, ckpt__load_enable=True)
+    assert run.status == 1, run.output[-3000:]
+    said = run.output[run.output.rindex("\nerror: ") + 1 :]
+    assert f"--ckpt.path {tmp_path}/checkpoints is another folder on " in said, said
+    with run.cache() as cache:
+        assert cache.latest_step == 6
