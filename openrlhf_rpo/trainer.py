@@ -5,8 +5,6 @@ loggers, checkpoints, the KL controller and the PPO step. It alone writes the pa
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -110,6 +108,7 @@ class _RPOTrainer(BasePPOTrainer):
             self.config,
             args,
         )
+        self.clock = self.rollout.clock
         self.checkpoints = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem)
         self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
         self.totals: dict[str, float] = {}
@@ -138,8 +137,7 @@ class _RPOTrainer(BasePPOTrainer):
                 self.broadcast_to_vllm()
             step += 1
             batch = self.with_model_scores(batch, experiences)
-            with self.clock("cache"):
-                status |= self.commit(batch, step)
+            status |= self.commit(batch, step)
             self.log(step, status)
             if step % self.args.eval.steps == 0:  # before the checkpoint, which then says that it was done
                 self.evaluate(step)
@@ -195,10 +193,7 @@ class _RPOTrainer(BasePPOTrainer):
         With dynamic sampling, groups without signal are replaced by further questions (DAPO). Raises Starved after
         ``dynamic.max_batches`` batches of questions.
         """
-        self._step_started = time.perf_counter()
-        self._timing: dict[str, float] = {}
-        self.rollout.timing = dict.fromkeys(self.rollout.timing, 0.0)
-        self.rollout.timing["cache"] = self.last_commit
+        self.clock.start_step(rollout=0.0, reward=0.0, cache=self.last_commit)  # present in every record
         size = self.args.rollout.batch_size
         kept: list[Group] = []
         dropped: list[Group] = []
@@ -279,7 +274,7 @@ class _RPOTrainer(BasePPOTrainer):
             metrics["dynamic_filtering_pass_rate"] = 100 * len(batch.kept) / len(groups)
         failures = self.rollout.scorer.failures if self.rollout.scorer is not None else 0
         metrics |= {"rpo/rollout_log_prob_gap": self.log_prob_gap, "rpo/reward_failures_total": float(failures)}
-        metrics |= self.timings()
+        metrics |= self.clock.metrics()
         self.totals = metrics
         started = time.perf_counter()
         self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
@@ -390,23 +385,6 @@ class _RPOTrainer(BasePPOTrainer):
 
     def log(self, step: int, status: dict[str, Any]) -> None:
         print(console_line(step, self.max_steps, status), flush=True)
-
-    @contextmanager
-    def clock(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._timing[phase] = self._timing.get(phase, 0.0) + time.perf_counter() - started
-
-    def timings(self) -> dict[str, float]:
-        """Seconds by phase; "own" is what is left of the step: our control code."""
-        phases = {
-            k: self.rollout.timing.get(k, 0.0) + self._timing.get(k, 0.0) for k in (*self.rollout.timing, *self._timing)
-        }
-        total = time.perf_counter() - self._step_started
-        own = max(0.0, total - sum(phases.values()))
-        return {f"timing/{k}": v for k, v in {**phases, "own": own, "step_total": total}.items()}
 
     def close(self) -> None:
         if self.rollout.scorer is not None:

@@ -1,6 +1,5 @@
 """One step's rollout: choose each group's prefix, let the engines finish it, score and shape what came back."""
 
-import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from openrlhf_rpo.algo.draws import request_seed
 from openrlhf_rpo.algo.reward_shaping import shape_rewards
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.phases import PhaseClock
 from openrlhf_rpo.rollout.engine import Generated, Request
 from openrlhf_rpo.rollout.generation import Generator
 from openrlhf_rpo.rollout.reward_pool import RewardRequest
@@ -34,7 +34,7 @@ class Sampling:
 
 
 class Rollout:
-    """Knows the engines, the rewards and the cache (which it only reads). Seconds spent are in ``timing``."""
+    """Knows the engines, the rewards and the cache (which it only reads). ``clock`` counts its seconds."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Rollout:
         self.config = config
         self.seed = args.train.seed
         self.max_len = args.data.max_len
-        self.timing = {"rollout": 0.0, "reward": 0.0, "cache": 0.0}
+        self.clock = PhaseClock()
         self.sampling = Sampling(
             n_samples=args.rollout.n_samples_per_prompt,
             temperature=args.rollout.temperature,
@@ -65,10 +65,9 @@ class Rollout:
 
         The questions named in ``bare`` start from the bare question although a path may be cached.
         """
-        started = time.perf_counter()
-        ids = [q.question_id for q in questions]
-        paths, visits = self.cache.paths(ids), self.cache.visits(ids)
-        self.timing["cache"] += time.perf_counter() - started
+        with self.clock("cache"):
+            ids = [q.question_id for q in questions]
+            paths, visits = self.cache.paths(ids), self.cache.visits(ids)
         prefixes = [
             choose_prefixes(
                 None if q.question_id in bare else paths.get(q.question_id),
@@ -107,9 +106,8 @@ class Rollout:
         """Fill in scores and shaped rewards; with a reward model (no scorer) they come later."""
         if self.scorer is None:
             return groups
-        started = time.perf_counter()
-        requests = [r for group in groups for r in self._reward_requests(group)]
-        results = iter(self.scorer.score(requests))
+        with self.clock("reward"):
+            results = iter(self.scorer.score([r for group in groups for r in self._reward_requests(group)]))
         scored = []
         for group in groups:
             samples = [(sample, next(results)) for sample in group.samples]
@@ -117,7 +115,6 @@ class Rollout:
             shaped = shape_rewards(rewards, [s.path_length for s, _ in samples], self.config.shaping, scores)
             members = (replace(s, score=r.score, shaped_reward=x) for (s, r), x in zip(samples, shaped, strict=True))
             scored.append(replace(group, samples=tuple(members)))
-        self.timing["reward"] += time.perf_counter() - started
         return scored
 
     def _generate(
@@ -128,17 +125,15 @@ class Rollout:
         step: int,
         on_group: Callable[[Group], None] = lambda group: None,
     ) -> list[Group]:
-        started = time.perf_counter()
-        requests = [self._requests(q, p, sampling, step) for q, p in zip(questions, prefixes, strict=True)]
         groups: list[Group | None] = [None] * len(questions)
         bar = tqdm(total=len(questions), desc="Generating", unit="group", delay=5, mininterval=5)
-        with bar, self.generator as generator:
+        with self.clock("rollout"), bar, self.generator as generator:
+            requests = [self._requests(q, p, sampling, step) for q, p in zip(questions, prefixes, strict=True)]
             for i, generated in generator.generate(requests):
                 samples = (_sample(p, g) for p, g in zip(prefixes[i], generated, strict=True))
                 group = groups[i] = Group(questions[i], tuple(samples))
                 bar.update()
                 on_group(group)
-        self.timing["rollout"] += time.perf_counter() - started
         return [group for group in groups if group is not None]
 
     def _requests(self, question: Question, prefixes: tuple[Prefix, ...], sampling: Sampling, step: int) -> list[Request]:
