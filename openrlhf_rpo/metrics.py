@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from openrlhf_rpo.algo.variance import has_signal, outcome
-from openrlhf_rpo.types import CacheDecision, Group
+from openrlhf_rpo.types import CacheDecision, Group, Sample
 
 GENERATED_TOTAL = "rpo/tokens_generated_total"
 REUSED_TOTAL = "rpo/tokens_reused_total"
@@ -37,7 +37,17 @@ def rollout_metrics(groups: Sequence[Group], step: int, totals: dict[str, float]
         "rpo/cache_age": fmean(step - p.path.step for p in replayed if p.path) if replayed else 0.0,
         GENERATED_TOTAL: totals.get(GENERATED_TOTAL, 0.0) + generated,
         REUSED_TOTAL: totals.get(REUSED_TOTAL, 0.0) + reused,
+        **_reward_logs(samples),
     }
+
+
+def _reward_logs(samples: Sequence[Sample]) -> dict[str, float]:
+    """Each of the reward function's own numbers (``extra_logs``), averaged over the samples that have it."""
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.reward_logs.items():
+            values.setdefault(f"rpo/reward/{name}", []).append(value)
+    return {name: fmean(found) for name, found in sorted(values.items())}
 
 
 def cache_metrics(decisions: Sequence[CacheDecision]) -> dict[str, float]:

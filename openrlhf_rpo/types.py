@@ -16,7 +16,8 @@ Lengths are in tokens everywhere. Log-probs are natural logarithms under the dis
 (after temperature).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
@@ -81,7 +82,7 @@ class Sample:
     """One member of a group: ``prefix`` followed by the ``response_ids`` sampled in this step.
 
     ``score`` is correctness as the reward function gave it, ``shaped_reward`` the number trained on; both are None
-    until they are known.
+    until they are known. ``reward_logs`` are further numbers that the reward function wants to see logged.
     """
 
     prefix: Prefix
@@ -90,6 +91,7 @@ class Sample:
     finish_reason: FinishReason
     score: float | None = None
     shaped_reward: float | None = None
+    reward_logs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def path_length(self) -> int:

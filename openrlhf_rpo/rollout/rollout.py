@@ -113,7 +113,10 @@ class Rollout:
             samples = [(sample, next(results)) for sample in group.samples]
             rewards, scores = zip(*((r.reward, r.score) for _, r in samples), strict=True)
             shaped = shape_rewards(rewards, [s.path_length for s, _ in samples], self.config.shaping, scores)
-            members = (replace(s, score=r.score, shaped_reward=x) for (s, r), x in zip(samples, shaped, strict=True))
+            members = (
+                replace(s, score=r.score, shaped_reward=x, reward_logs=r.extra)
+                for (s, r), x in zip(samples, shaped, strict=True)
+            )
             scored.append(replace(group, samples=tuple(members)))
         return scored
 

@@ -1,5 +1,7 @@
 """What a step records, worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_rpo.metrics import GENERATED_TOTAL, REUSED_TOTAL, cache_metrics, console_line, rollout_metrics
@@ -54,6 +56,18 @@ def test_totals_go_on_from_the_metrics_of_the_step_before():
     first = rollout_metrics([MIXED], 1, {})
     second = rollout_metrics([BARE], 2, first)
     assert (second[GENERATED_TOTAL], second[REUSED_TOTAL]) == (14 + 50, 12)
+
+
+def test_the_reward_functions_own_numbers_are_averaged_over_the_samples_that_have_them():
+    first, second = MIXED.samples
+    group = replace(
+        MIXED, samples=(replace(first, reward_logs={"steps": 4.0, "tidy": 1.0}), replace(second, reward_logs={"steps": 1.0}))
+    )
+    metrics = rollout_metrics([group, BARE], 1, {})
+    assert {k: v for k, v in metrics.items() if k.startswith("rpo/reward/")} == {
+        "rpo/reward/steps": 2.5,
+        "rpo/reward/tidy": 1.0,
+    }
 
 
 def test_every_metric_is_a_number():

@@ -44,7 +44,7 @@ class Rewards:
 
     def score(self, requests):
         self.requests += requests
-        return [RewardResult(reward=(1 - i % 2) * 0.5, score=float(1 - i % 2)) for i in range(len(requests))]
+        return [RewardResult((1 - i % 2) * 0.5, float(1 - i % 2), {"call": float(i)}) for i in range(len(requests))]
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +201,7 @@ def test_scores_stay_and_rewards_are_shaped_by_the_length_of_the_path(rollout):
 def test_without_shaping_the_reward_is_as_the_function_gave_it(rollout):
     group = rollout(Rewards()).roll_out(QUESTIONS[:1], 2)[0]
     assert [s.shaped_reward for s in group.samples] == [0.5, 0.0, 0.5, 0.0]
+    assert [s.reward_logs for s in group.samples] == [{"call": float(i)} for i in range(4)]
 
 
 def test_with_a_reward_model_scores_come_later(rollout):
