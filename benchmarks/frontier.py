@@ -320,6 +320,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--report", type=Path, help="write FILE.json, FILE.png and FILE.md")
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time; with 2, seconds are under contention")
     parser.add_argument("--evaluations", type=int, default=8, help="evaluations in a run")
+    parser.add_argument("--finished", action="store_true", help="report the runs that are there, and start none")
     parser.add_argument("--tune", action="store_true", help="try learning rates and shapes instead")
     parser.add_argument("--quick", action="store_true", help="16 steps of grpo and rpo, one seed, level main")
     return parser.parse_args()
@@ -335,6 +336,8 @@ def main() -> None:
         chosen = {level: [replace(a, steps=16) for a in some] for level, some in chosen.items()}
     # Seed by seed, arms alternating, so that a drift of the machine falls on all arms alike.
     runs = [Run(arm, level, seed) for seed in args.seeds for level, some in chosen.items() for arm in some]
+    if args.finished:
+        runs = [run for run in runs if (args.out / run.folder / "result.json").exists()]
     results = {}
     with ThreadPoolExecutor(args.parallel) as pool, tqdm(total=len(runs), unit="run") as bar:
         futures = {run: pool.submit(train, run, args.out, args.evaluations) for run in runs}
@@ -349,7 +352,8 @@ def main() -> None:
         summary[level] = {"base": base}
         for arm in some:
             name = f"{arm.name} {arm.questions}x{arm.samples} lr {arm.lr:g}" if args.tune else arm.name
-            summary[level][name] = summarize([results[Run(arm, level, s)] for s in args.seeds], base, budgets)
+            if of_arm := [result for run, result in results.items() if (run.arm, run.level) == (arm, level)]:
+                summary[level][name] = summarize(of_arm, base, budgets)
     report = {
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {_cpus()} cores, no GPU",
