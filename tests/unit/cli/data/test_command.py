@@ -88,14 +88,13 @@ def test_training_reads_what_was_written(data, write, tmp_path):
 
 
 def test_several_files_are_one_data_set_and_a_csv_stays_text(data, write, tmp_path):
-    more = [
-        {"problem": "agent?", "answer": "007"},
-        {"problem": "half?", "answer": "0.50"},
-        {"problem": "none?", "answer": ""},
-    ]
-    done = data(write("a.parquet", ROWS), write("b.csv", more), "--json")
-    assert [row["answer"] for row in read(tmp_path / "out.jsonl")][-2:] == ["007", "0.50"]
-    assert json.loads(done.out)["dropped"] == {"no answer": [{"row": 43, "what": "''"}]}
+    """Read as numbers, the first column would be 7.0 and 0.5; read with missing values, NA and the empty field are none."""
+    numbers = [{"problem": "agent?", "answer": "007"}, {"problem": "half?", "answer": "0.50"}]
+    others = [{"problem": "NA", "answer": "1"}, {"problem": "none?", "answer": ""}]
+    done = data(write("a.parquet", ROWS), write("b.csv", numbers), write("c.csv", others), "--json")
+    written = read(tmp_path / "out.jsonl")[len(ROWS) :]
+    assert [(row["question"], row["answer"]) for row in written] == [("agent?", "007"), ("half?", "0.50"), ("NA", "1")]
+    assert json.loads(done.out)["dropped"] == {"no answer": [{"row": 44, "what": "''"}]}
 
 
 def test_nested_columns_are_named_with_a_dot(data, write, tmp_path):
