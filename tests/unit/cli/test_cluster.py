@@ -10,6 +10,7 @@ import pytest
 from openrlhf_rpo import platform
 from openrlhf_rpo.cli import cluster, options, preflight, train_rpo_ray
 from openrlhf_rpo.cli.cluster import adapt_options_to_cpu, check_resources, required_devices, start_patiently
+from openrlhf_rpo.testbed import model_dir
 from openrlhf_rpo.upstream import UsageError
 
 platform.prepare()  # before OpenRLHF is imported
@@ -232,7 +233,7 @@ def test_rpo_turns_the_engines_own_prefix_caching_on(parse, monkeypatch):
     monkeypatch.setattr(cluster, "choose_device", lambda args: "cpu")
     monkeypatch.setattr(preflight, "check_run", lambda args, config: None)
     monkeypatch.setattr(cluster, "connect", lambda args, device: None)
-    rpo, plain = parse(), parse(rpo__enable="false")
+    rpo, plain = parse(), parse(rpo__enable="false", actor__model_name_or_path=model_dir("main"))
     train_rpo_ray.prepare(rpo)
     train_rpo_ray.prepare(plain)
     assert (rpo.vllm.enable_prefix_caching, plain.vllm.enable_prefix_caching) == (True, False)

@@ -78,11 +78,20 @@ def test_a_model_without_its_tokenizer_is_refused(run, model):
         run(actor__model_name_or_path=model)
 
 
+OWN_CODE = """
+open({trace!r}, "w").close()
+from transformers import Qwen2Config
+
+class Own(Qwen2Config):
+    pass
+"""
+
+
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_a_model_that_brings_code_is_refused_before_the_code_runs(run, model, file):
     """The code leaves a trace when it is run; transformers would take it for a configuration."""
     trace = model / "ran"
-    (model / "own.py").write_text(f"open({str(trace)!r}, 'w').close()\nfrom transformers import Qwen2Config as Own\n")
+    (model / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
     config = json.loads((model / file).read_text())
     config["auto_map"] = {"AutoConfig": "own.Own"} if file == "config.json" else {"AutoTokenizer": ["own.Own", None]}
     (model / file).write_text(json.dumps(config))
@@ -96,7 +105,7 @@ def test_a_model_that_brings_code_is_refused_before_the_code_runs(run, model, fi
 
 def test_a_model_that_brings_code_runs_it_when_that_was_asked_for(run, model):
     trace = model / "ran"
-    (model / "own.py").write_text(f"open({str(trace)!r}, 'w').close()\nfrom transformers import Qwen2Config as Own\n")
+    (model / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
     config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
     (model / "config.json").write_text(json.dumps(config))
     run(actor__model_name_or_path=model, rpo__trust_remote_code="true")
