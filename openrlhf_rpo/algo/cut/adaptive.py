@@ -26,14 +26,13 @@ from openrlhf_rpo.types import Visit
 
 
 def adaptive(context: CutContext) -> tuple[int, ...]:
-    """One draw for the group, repeated, or (``scope sample``) one for each sample."""
+    """m evenly from 1 to 2 s' T, for the group or for each sample."""
     if context.last_visit is None:
         return uniform(context)
     wanted = 2 * wanted_share(context.last_visit, context.options.target) * len(context.path)
     reach = largest_cut(len(context.path), context.shortest_path, context.options)
     largest = max(1, min(math.floor(wanted), reach))
-    n_draws = context.n_samples if context.options.scope == "sample" else 1
-    return tuple(context.generator.randint(1, largest) for _ in range(n_draws)) * (context.n_samples // n_draws)
+    return context.for_each_sample(lambda: context.generator.randint(1, largest))
 
 
 def wanted_share(visit: Visit, target: float) -> float:

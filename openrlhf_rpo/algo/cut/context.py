@@ -28,6 +28,12 @@ class CutContext:
         """The paper's l in tokens: of the question's last group, before the first group the cached path's length."""
         return len(self.path) if self.last_visit is None else self.last_visit.shortest_path
 
+    def for_each_sample(self, draw: Callable[[], int]) -> tuple[int, ...]:
+        """One draw for the group, repeated, or (``scope sample``) one for each sample."""
+        if self.options.scope == "sample":
+            return tuple(draw() for _ in range(self.n_samples))
+        return (draw(),) * self.n_samples
+
 
 CutRule = Callable[[CutContext], tuple[int, ...]]
 """A pure function to the cuts m, one for each of ``n_samples`` samples, 0 <= m <= path length."""

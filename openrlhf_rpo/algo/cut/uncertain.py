@@ -23,14 +23,13 @@ from openrlhf_rpo.algo.cut.uniform import largest_cut, uniform
 
 
 def uncertain(context: CutContext) -> tuple[int, ...]:
-    """One draw for the group, repeated, or (``scope sample``) one for each sample."""
+    """m from 1..L by the doubt at its token, for the group or for each sample."""
     largest = largest_cut(len(context.path), context.shortest_path, context.options)
     cumulated = list(accumulate(doubts(context.path.log_probs or (), largest)))
     if not cumulated or cumulated[-1] <= 0:
         return uniform(context)
-    n_draws = context.n_samples if context.options.scope == "sample" else 1
-    cuts = context.generator.choices(range(1, len(cumulated) + 1), cum_weights=cumulated, k=n_draws)
-    return tuple(cuts * (context.n_samples // n_draws))
+    reach = range(1, len(cumulated) + 1)
+    return context.for_each_sample(lambda: context.generator.choices(reach, cum_weights=cumulated)[0])
 
 
 def doubts(log_probs: tuple[float, ...], largest: int) -> list[float]:

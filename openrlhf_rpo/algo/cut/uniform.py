@@ -16,10 +16,8 @@ from openrlhf_rpo.config import CutOptions
 
 
 def uniform(context: CutContext) -> tuple[int, ...]:
-    """One draw for the group, repeated, or (``scope sample``) one for each sample."""
-    if context.options.scope == "sample":
-        return tuple(_draw(context) for _ in range(context.n_samples))
-    return (_draw(context),) * context.n_samples
+    """m ~ U{0..L}, for the group or for each sample."""
+    return context.for_each_sample(lambda: _draw(context))
 
 
 def largest_cut(path_length: int, shortest_path: int, options: CutOptions) -> int:
