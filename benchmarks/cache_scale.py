@@ -143,6 +143,7 @@ class Writer:
             seconds, cpu = self.commit(names, old)
             found["commit"].append(seconds)
             found["commit_cpu"].append(cpu)
+            del old  # or the next reading would pay for freeing these
         return found
 
     def summary(self, steps: int) -> dict[str, float]:

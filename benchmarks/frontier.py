@@ -8,7 +8,7 @@ was sampled for training, the initial cache included, evaluation excluded. Secon
     python benchmarks/frontier.py --quick                       one seed, one level, a few steps
     python benchmarks/frontier.py --seeds 0 1 2 --out DIR       the report's runs; finished runs are not run again
     python benchmarks/frontier.py --arms grpo rpo verify tree    the rules beyond the paper
-    python benchmarks/frontier.py --tune --seeds 100            learning rates and batch shapes, on a seed of its own
+    python benchmarks/frontier.py --tune --seeds 100 --arms rpo  learning rates and batch shapes, on a seed of its own
 
 The last line is one JSON object: level -> arm -> accuracy, accuracy_sd, greedy, tokens_per_sample, generated_tokens,
 seconds, and the curve.
@@ -82,7 +82,6 @@ class Run:
 PLAIN = (("rpo.enable", "false"),)
 UNCERTAIN = (("rpo.cut.rule", "uncertain"), ("rpo.cut.max", "ratio:1"))
 ADAPTIVE = (("rpo.cut.rule", "adaptive"), ("rpo.cut.max", "ratio:1"))
-MOSTLY_REPLAY = (("rpo.replay.share", 0.9),)
 
 
 # The best learning rates and shapes of those that were tried, one seed each (the report lists them).
@@ -109,15 +108,16 @@ ARMS = {
     "main": [replace(GRPO, questions=16, steps=16), CAPPED, PAPER, RPO, *RULES],
     "hard": [GRPO, CAPPED, PAPER, RPO, *RULES],
 }
-# Learning rates and batch shapes around them, each with about the samples of its arm, and other rules.
+HALF = replace(RPO, name="half_bare", options=(("rpo.replay.share", 0.5),))
+# Learning rates and batch shapes around them.
 TRIED = [
-    *(replace(GRPO, lr=lr) for lr in (2e-4, 3e-4)),
+    *(replace(GRPO, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     replace(GRPO, questions=16, steps=16),
-    PAPER,
-    RPO,
-    replace(RPO, name="adaptive_90", options=(*ADAPTIVE, *MOSTLY_REPLAY)),
-    *RULES,
-    *(replace(RULES[-2], lr=lr) for lr in (1e-4, 3e-4)),
+    *(replace(PAPER, lr=lr) for lr in (3e-5, 1e-4)),
+    *(replace(RPO, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
+    *(replace(RPO, lr=lr, questions=8, samples=8, steps=32) for lr in (2e-4, 3e-4)),
+    *(replace(rule, lr=lr) for rule in (HALF, *RULES[:4]) for lr in (2e-4, 3e-4)),
+    *(replace(RULES[-2], lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     replace(RULES[-1], lr=1e-4),
 ]
 
@@ -327,9 +327,8 @@ def tables(report: dict, name: str, budgets: Sequence[int]) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", nargs="+", default=["main", "hard"])
-    parser.add_argument(
-        "--arms", nargs="+", default=["grpo", "grpo_capped", "paper", "rpo"], choices=[a.name for a in ARMS["main"]]
-    )
+    known = sorted({arm.name for arm in (*ARMS["main"], *TRIED)})
+    parser.add_argument("--arms", nargs="+", default=["grpo", "grpo_capped", "paper", "rpo"], choices=known)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs/frontier"), help="runs are kept here and reused")
     parser.add_argument("--report", type=Path, help="write FILE.json, FILE.png and FILE.md")
@@ -346,7 +345,7 @@ def main() -> None:
     if args.quick:
         args.levels, args.seeds, args.arms, args.evaluations = ["main"], [0], ["rpo"], 1
         args.out = args.out / "quick"
-    chosen = {level: TRIED if args.tune else [a for a in ARMS[level] if a.name in args.arms] for level in args.levels}
+    chosen = {level: [a for a in (TRIED if args.tune else ARMS[level]) if a.name in args.arms] for level in args.levels}
     if args.quick:
         chosen = {level: [replace(a, steps=16) for a in some] for level, some in chosen.items()}
     # Seed by seed, arms alternating, so that a drift of the machine falls on all arms alike.

@@ -115,23 +115,24 @@ def _unpack(data: bytes, items: str) -> tuple[int, ...]:
     check_bytes(data)
     try:
         if data[0] == 1:
-            content = zlib.decompress(data[5:], wbits=_RAW_DEFLATE)
-            item, planes = content[:1].decode("latin-1"), content[1:]
-            count = len(planes) // _PLANES.get(item, 1)
+            content = memoryview(zlib.decompress(data[5:], wbits=_RAW_DEFLATE))
+            item = bytes(content[:1]).decode("latin-1")
+            count = (len(content) - 1) // _PLANES.get(item, 1)
+            lowest, others = content[1 : 1 + count], content[1 + count :]
         else:
             kind, count = _HEAD.unpack_from(data, 5)
-            lowest = 5 + _HEAD.size
             item = kind.decode("latin-1")
-            planes = data[lowest : lowest + count] + zlib.decompress(data[lowest + count :], wbits=_RAW_DEFLATE)
+            stored = memoryview(data)[5 + _HEAD.size :]
+            lowest, others = stored[:count], memoryview(zlib.decompress(stored[count:], wbits=_RAW_DEFLATE))
     except (zlib.error, struct.error) as error:
         raise CodecError(f"damaged bytes ({error})") from error
     if not item or item not in items:
         raise CodecError(f"item type {item!r}, expected one of {', '.join(items)}")
-    stored = _PLANES[item]
-    if len(planes) != stored * count:
-        raise CodecError(f"{len(planes)} bytes are no whole number of items of {stored} bytes")
+    if (len(lowest), len(others)) != (count, (_PLANES[item] - 1) * count):
+        raise CodecError(f"{len(lowest) + len(others)} bytes are no whole number of items of {_PLANES[item]} bytes")
     width = struct.calcsize(_UNSIGNED[item])
     raw = bytearray(count * width)
-    for byte in range(stored):
-        raw[byte::width] = planes[byte * count : (byte + 1) * count]
+    raw[0::width] = lowest
+    for byte in range(1, _PLANES[item]):
+        raw[byte::width] = others[(byte - 1) * count : byte * count]
     return struct.unpack(f"<{count}{_UNSIGNED[item]}", raw)
