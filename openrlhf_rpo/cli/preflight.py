@@ -2,7 +2,7 @@
 
 import os
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.cli.model_code import refuse_model_code
@@ -25,8 +25,10 @@ MAX_UNPARSABLE_SHARE = 0.1
 def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     """Model, tokenizer, data, labels, reward source, output folder, cache and import. Raises UsageError or CacheError."""
     tokenizer = load_tokenizer(args)
-    questions, held_out, said = load_data(args, tokenizer)
+    questions, held_out, said, tight = load_data(args, tokenizer)
     print(said, flush=True)
+    if tight:
+        print(f"Warning: {tight}", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
         print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
     if warning := check_labels(config, questions + held_out):
@@ -39,8 +41,17 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
         print(said, flush=True)
 
 
-def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str]:
-    """Training and held-out questions, each with room for an answer, and a line that counts them. Raises UsageError."""
+class RunData(NamedTuple):
+    """The questions of a run, a line that counts them, and a warning when the longest prompt leaves little room."""
+
+    questions: list[Question]
+    held_out: list[Question]
+    said: str
+    tight: str | None
+
+
+def load_data(args: SimpleNamespace, tokenizer: Any) -> RunData:
+    """Training and held-out questions, each with room for an answer. Raises UsageError."""
     questions, merged = load_questions(args, tokenizer)
     held_out = load_eval_questions(args, tokenizer)
     if args.rollout.batch_size > len(questions):
@@ -48,9 +59,12 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
             f"--rollout.batch_size {args.rollout.batch_size} asks for more questions than the data set has "
             f"({len(questions)}), and none comes twice in a batch: no step would run"
         )
-    _check_lengths(args, questions, tokenizer, "--data.prompt_dataset")
-    _check_lengths(args, held_out, tokenizer, "--eval.dataset")
-    return questions, held_out, f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
+    longest = max(
+        _check_lengths(args, questions, tokenizer, "--data.prompt_dataset"),
+        _check_lengths(args, held_out, tokenizer, "--eval.dataset"),
+    )
+    said = f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
+    return RunData(questions, held_out, said, _little_room(args, longest))
 
 
 def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question], tokenizer: Any) -> str | None:
@@ -85,9 +99,10 @@ def load_tokenizer(args: SimpleNamespace) -> Any:
         raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}") from error
 
 
-def _check_lengths(args: SimpleNamespace, questions: list[Question], tokenizer, flag: str) -> None:
+def _check_lengths(args: SimpleNamespace, questions: list[Question], tokenizer, flag: str) -> int:
+    """Tokens of the longest prompt, 0 without questions. Raises UsageError."""
     if not questions:
-        return
+        return 0
     lengths = [len(ids) for ids in tokenizer([q.prompt for q in questions], add_special_tokens=False)["input_ids"]]
     if not all(lengths):
         raise UsageError(
@@ -100,6 +115,18 @@ def _check_lengths(args: SimpleNamespace, questions: list[Question], tokenizer, 
             f"{flag}: {too_long} of {len(lengths)} prompts leave no room to answer: the longest has {max(lengths)} tokens, "
             f"--data.max_len is {args.data.max_len}"
         )
+    return max(lengths)
+
+
+def _little_room(args: SimpleNamespace, longest: int) -> str | None:
+    """What to say when the longest prompt leaves less than a quarter of ``max_len``, unless no path needs that much."""
+    room = args.data.max_len - longest
+    if 4 * room >= args.data.max_len or (args.rollout.max_new_tokens and room >= args.rollout.max_new_tokens):
+        return None
+    return (
+        f"the longest prompt has {longest} tokens and leaves {room} of --data.max_len {args.data.max_len} for its path: "
+        "a path that is cut short is seldom rewarded"
+    )
 
 
 def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:

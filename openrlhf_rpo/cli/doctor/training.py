@@ -39,7 +39,7 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     yield from memory_needed(shape, args, device)
     yield _sharing(args, config)
     try:
-        questions, held_out, said = load_data(args, tokenizer)
+        questions, held_out, said, tight = load_data(args, tokenizer)
         warning = check_labels(config, questions + held_out)
     except UsageError as error:
         yield Finding(FAIL, "data", str(error))
@@ -48,6 +48,8 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     yield Finding(PASS, "data", f"{said}, {len(held_out):,} held out; about {steps:,} steps or more")
     if warning:
         yield Finding(WARN, "data", warning)
+    if tight:
+        yield Finding(WARN, "data", tight, "raise --data.max_len, or leave out the longest questions")
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
     yield disk(*_disk_needed(shape, args, len(questions), steps))

@@ -224,6 +224,17 @@ def test_prompts_that_leave_no_room_for_an_answer_are_refused(run, rows):
         run(data__prompt_dataset=rows(questions(9), "short.jsonl"), eval__dataset=data, data__max_len=10)
 
 
+def test_little_room_for_a_path_is_warned_about_unless_no_path_needs_it(run, rows, capsys):
+    """The longest prompt has 10 tokens: 2 of 12 are less than a quarter."""
+    data = rows([*questions(9), {"question": "100000+10?", "answer": "100010"}])
+    run(data__prompt_dataset=data, eval__dataset=None, data__max_len=12)
+    said = capsys.readouterr().out
+    assert "Warning: the longest prompt has 10 tokens and leaves 2 of --data.max_len 12 for its path" in said
+    run(data__prompt_dataset=data, eval__dataset=None, data__max_len=12, rollout__max_new_tokens=2)
+    run(data__prompt_dataset=data, eval__dataset=None, data__max_len=14)
+    assert "leaves" not in capsys.readouterr().out
+
+
 def test_an_empty_prompt_is_refused(run, rows):
     with pytest.raises(UsageError, match="1 of 9 prompts have no tokens"):
         run(data__prompt_dataset=rows(questions(8) + [{"question": "", "answer": "1"}]))
