@@ -262,9 +262,9 @@ class _RPOTrainer(BasePPOTrainer):
     def commit(self, batch: Batch, step: int, trained: dict[str, Any]) -> dict[str, float]:
         """Decide what enters the cache, and commit it in one transaction with the step's figures, the optimizer's too."""
         groups = batch.groups
-        parents = self.cache.paths([g.question.question_id for g in groups])
+        cached = self.cache.with_path(group.question.question_id for group in groups)
         decisions = [
-            decide(group, parents.get(group.question.question_id), self.config.update, step, self.args.train.seed)
+            decide(group, group.question.question_id in cached, self.config.update, step, self.args.train.seed)
             for group in groups
         ]
         metrics = {name: float(value) for name, value in trained.items() if value is not None}

@@ -174,6 +174,15 @@ class CacheHistory:
         with self._transaction() as session:
             return self._question_ids(session, step, slot)
 
+    def with_path(self, question_ids: Iterable[str]) -> set[str]:
+        """Those of ``question_ids`` that have a path of their own now; reads no path."""
+        ids, found = list(question_ids), set[str]()
+        with self._transaction() as session:
+            for start in range(0, len(ids), CHUNK):
+                wanted = (PathRow.slot == OWN, PathRow.question_id.in_(ids[start : start + CHUNK]))
+                found.update(session.scalars(select(PathRow.question_id).where(*wanted).distinct()))
+        return found
+
     def iter_paths(self, step: int | None = None) -> Iterator[Path]:
         """Every cached path at ``step`` (default: now), sorted by question; one at a time in memory.
 

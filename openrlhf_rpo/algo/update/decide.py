@@ -17,8 +17,8 @@ from openrlhf_rpo.config import UpdateOptions
 from openrlhf_rpo.types import OWN, CacheDecision, Group, Path, Sample, Visit
 
 
-def decide(group: Group, parent: Path | None, options: UpdateOptions, step: int, seed: int) -> CacheDecision:
-    """What to store for the group's question; ``parent`` is its own cached path, None when there is none.
+def decide(group: Group, has_path: bool, options: UpdateOptions, step: int, seed: int) -> CacheDecision:
+    """What to store for the group's question; ``has_path``: one of its own is in the cache.
 
     Raises ValueError when a sample has no score or no shaped reward, or the rule breaks its contract.
     """
@@ -39,7 +39,7 @@ def decide(group: Group, parent: Path | None, options: UpdateOptions, step: int,
     if OWN in choice.samples:
         own = _new_path(group, choice.samples[OWN], step, OWN)
         return CacheDecision(own, _visit(group, step, choice.outcome), others)
-    reset = options.on_all_wrong == "reset" and parent is not None
+    reset = options.on_all_wrong == "reset" and has_path
     return CacheDecision(None, _visit(group, step, "reset" if reset else choice.outcome, start_bare=reset), others)
 
 

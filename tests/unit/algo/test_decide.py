@@ -19,8 +19,8 @@ def sample(score, length=3, prefix=PREFIX, reward=None, finish="stop"):
     return Sample(prefix, ids, (-1.0,) * length, finish, score, score if reward is None else reward)
 
 
-def run(*samples, parent=PARENT, step=8, seed=42, **options):
-    return decide(Group(QUESTION, samples), parent, UpdateOptions(**options), step, seed)
+def run(*samples, has_path=True, step=8, seed=42, **options):
+    return decide(Group(QUESTION, samples), has_path, UpdateOptions(**options), step, seed)
 
 
 def test_worked_example():
@@ -77,7 +77,7 @@ def test_keep_goes_on_with_the_path_as_it_is():
 
 
 def test_without_a_cached_path_there_is_nothing_to_reset():
-    decision = run(sample(0.0, prefix=Prefix()), parent=None)
+    decision = run(sample(0.0, prefix=Prefix()), has_path=False)
     assert (decision.path, decision.visit.outcome) == (None, "no_rewarded_sample")
 
 

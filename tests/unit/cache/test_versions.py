@@ -206,6 +206,7 @@ def test_a_thousand_questions_are_read_in_chunks_without_loss(reopen, path, comm
         variables = []
         event.listen(cache._database.engine, "before_cursor_execute", lambda *args: variables.append(len(args[3])))
         found = cache.paths([*names, "unknown", names[0]])
+        assert cache.with_path([*names, "unknown"]) == set(names)
         assert max(variables) < 999  # what every SQLite takes in one query
         assert found.keys() == set(names)
         assert found[names[2]].token_ids == (7,) and found[names[3]].token_ids == (3,) * 50
@@ -237,6 +238,7 @@ def test_what_a_step_reads_and_writes_is_found_by_an_index(cache, commit, file) 
     cache.least_recently_visited(2, {"q"})
     cache.paths(["q", "r"])
     cache.visits(["q", "r"])
+    cache.with_path(["q", "r"])
     commit(cache, 2, {"q": (2,), "s": (3,)})
     statements = [(text, values) for text, values in list(seen) if text.startswith(("SELECT", "INSERT"))]
     assert len(statements) >= 5
