@@ -109,16 +109,23 @@ ARMS = {
     "hard": [GRPO, CAPPED, PAPER, RPO, *RULES],
 }
 HALF = replace(RPO, name="half_bare", options=(("rpo.replay.share", 0.5),))
+COSINE = (("actor.lr_scheduler", "cosine_with_min_lr"),)
 # Learning rates and batch shapes around them.
 TRIED = [
     *(replace(GRPO, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     replace(GRPO, questions=16, steps=16),
-    *(replace(PAPER, lr=lr) for lr in (3e-5, 1e-4)),
+    *(replace(CAPPED, lr=lr) for lr in (1e-4, 3e-4)),
+    *(replace(PAPER, lr=lr, questions=n, steps=256 // n) for lr in (3e-5, 1e-4) for n in (8, 16)),
     *(replace(RPO, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     *(replace(RPO, lr=lr, questions=8, samples=8, steps=32) for lr in (2e-4, 3e-4)),
     *(replace(rule, lr=lr) for rule in (HALF, *RULES[:4]) for lr in (2e-4, 3e-4)),
     *(replace(RULES[-2], lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     replace(RULES[-1], lr=1e-4),
+    *(
+        replace(arm, name=f"{arm.name}_cosine", lr=lr, options=(*arm.options, *COSINE))
+        for arm in (replace(GRPO, questions=16, steps=16), RPO, RULES[1])
+        for lr in (3e-4, 5e-4)
+    ),
 ]
 
 

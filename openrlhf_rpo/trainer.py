@@ -108,6 +108,8 @@ class _RPOTrainer(BasePPOTrainer):
             self.config,
             args,
         )
+        if self.wandb_logger:  # upstream draws evaluations over an epoch that nobody logs: every point at 0
+            self.wandb_logger.handle.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
         self.clock = self.rollout.clock
         self.checkpoints = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem)
         self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size

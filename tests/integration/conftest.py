@@ -197,7 +197,7 @@ DETERMINISTIC = {
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> TrainingRun:
-    """Six deterministic steps with evaluation, checkpoints and TensorBoard; shared by every test that only looks.
+    """Six deterministic steps with evaluation, checkpoints, TensorBoard and W&B; shared by every test that only looks.
 
     The test process that comes first makes it; the others wait for it.
     """
@@ -207,14 +207,18 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Tr
     with FileLock(folder.with_suffix(".lock")):
         if not done.exists():
             held_out = write_dataset("main", folder / "data", 1, 8, seed=0)[1]
-            run = run_training(
-                folder,
-                3,
-                **DETERMINISTIC,
-                eval__dataset=held_out,
-                logger__tensorboard_dir=folder / "tensorboard",
-                logger__wandb__run_name="run",
-            )
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("WANDB_MODE", "offline")
+                patch.setenv("WANDB_DIR", str(folder))
+                run = run_training(
+                    folder,
+                    3,
+                    **DETERMINISTIC,
+                    eval__dataset=held_out,
+                    logger__tensorboard_dir=folder / "tensorboard",
+                    logger__wandb__run_name="run",
+                    logger__wandb__key="0" * 40,
+                )
             done.write_text(json.dumps([run.status, run.output]))
     return TrainingRun(folder, *json.loads(done.read_text()))
 

@@ -2,11 +2,14 @@
 
 import json
 import math
+import struct
+from collections.abc import Iterator
 from statistics import fmean
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from wandb.proto import wandb_internal_pb2
 
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.reports.catalogue import meaning
@@ -110,19 +113,52 @@ def test_the_trained_model_loads_and_differs_from_the_base(finished_run) -> None
     assert any((trained[k].float() - base[k].float()).abs().max() > 1e-4 for k in base)
 
 
-def test_the_same_numbers_are_in_tensorboard_under_the_same_names(finished_run) -> None:
-    events = EventAccumulator(str(finished_run.folder / "tensorboard" / "run"))
-    events.Reload()
+@pytest.fixture
+def stored(finished_run) -> dict[str, list[float]]:
+    """What the database has, under the names of the trackers."""
     with finished_run.cache() as cache:
         records, evaluations = cache.records(), cache.evaluations()
-    stored = {
-        f"train/{name}": [r.metrics[name] for r in records if name in r.metrics] for r in records for name in r.metrics
-    }
-    stored |= {f"eval/{name}": [m[name] for _, m in evaluations] for name in evaluations[0][1]}
+    train = {f"train/{name}": [r.metrics[name] for r in records if name in r.metrics] for r in records for name in r.metrics}
+    return train | {f"eval/{name}": [m[name] for _, m in evaluations] for name in evaluations[0][1]}
+
+
+def test_the_same_numbers_are_in_tensorboard_under_the_same_names(finished_run, stored) -> None:
+    events = EventAccumulator(str(finished_run.folder / "tensorboard" / "run"))
+    events.Reload()
     logged = {name: [event.value for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
     assert logged.keys() == stored.keys()
     for name, values in stored.items():
         assert logged[name] == pytest.approx(values, rel=1e-5, abs=1e-7), name
+
+
+def test_the_same_numbers_are_in_wandb_under_the_same_names(finished_run, stored) -> None:
+    """From the file that ``wandb sync`` would send, each with the step that W&B draws it over."""
+    (file,) = finished_run.folder.glob("wandb/offline-run-*/run-*.wandb")
+    logged: dict[str, list[float]] = {}
+    for record in wandb_records(file.read_bytes()):
+        for item in record.history.item:
+            logged.setdefault(item.key or "/".join(item.nested_key), []).append(json.loads(item.value_json))
+    assert logged.pop("train/global_step") == [1, 2, 3, 4, 5, 6]
+    assert logged.pop("eval/global_step") == [0, 3, 6]
+    logged = {name: values for name, values in logged.items() if name.startswith(("train/", "eval/"))}
+    assert logged.keys() == stored.keys()
+    for name, values in stored.items():
+        assert logged[name] == pytest.approx(values, rel=1e-5, abs=1e-7), name
+
+
+def wandb_records(data: bytes) -> Iterator[wandb_internal_pb2.Record]:
+    """The records of an offline run: LevelDB's log format, blocks of 32 KiB, after 7 bytes of head."""
+    position, whole = 7, b""
+    while position < len(data):
+        if 32768 - position % 32768 < 7:  # no record begins here
+            position += 32768 - position % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", data, position + 4)
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield wandb_internal_pb2.Record.FromString(whole)
+            whole = b""
 
 
 def test_every_recorded_name_is_documented(finished_run) -> None:
