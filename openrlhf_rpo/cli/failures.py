@@ -22,8 +22,9 @@ _NO_SPACE = ("No space left on device", "Disk quota exceeded", "file write faile
 
 
 def describe(error: BaseException, args: SimpleNamespace) -> str:
-    """The last lines of a failed run. ``error`` is what Ray handed to the driver."""
-    return f"error: {cause_of(error)}\n{_safe(args)}"
+    """The last lines of a run that failed or was interrupted. ``error`` is what Ray handed to the driver, or Ctrl-C."""
+    ended = "interrupted" if isinstance(error, KeyboardInterrupt) else f"error: {cause_of(error)}"
+    return f"{ended}\n{_safe(args)}"
 
 
 def cause_of(error: BaseException) -> str:

@@ -13,8 +13,15 @@ from openrlhf_rpo.cli.study import command as study
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status of the sub-command."""
-    words = sys.argv[1:] if argv is None else argv
+    """Exit status of the sub-command; 130 when Ctrl-C ended it."""
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == ["study"]:  # has a parser for each study, made when it is named
         return study.main(words[1:])
     parser = argparse.ArgumentParser(prog="openrlhf-rpo", description=__doc__)
@@ -36,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     evaluate.add_parser(commands)
     study.add_parser(commands)
 
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parser.parse_known_args(words)
     if args.command == "train":
         from openrlhf_rpo.cli import train_rpo_ray
 

@@ -11,7 +11,7 @@ from openrlhf_rpo.config import RPOConfig
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 the command cannot work (said in one message), 1 the run failed (said at the end)."""
+    """Exit status: 0 done, 2 the command cannot work (said in one message), 1 the run failed (said at the end), 130 Ctrl-C."""
     words = sys.argv[1:] if argv is None else argv
     if DRY_RUN in words:
         from openrlhf_rpo.cli.doctor.command import run as examine
@@ -43,7 +43,7 @@ def prepare(args: SimpleNamespace) -> None:
 
 
 def run(args: SimpleNamespace) -> int:
-    """OpenRLHF's own ``train``, with our engine, model actors and trainer in it. Exit status 0, or 1 on failure."""
+    """OpenRLHF's own ``train``, with our engine, model actors and trainer in it. Exit status as of ``main``."""
     if not args.rpo.enable:
         upstream.train(args)
         return 0
@@ -65,6 +65,10 @@ def run(args: SimpleNamespace) -> int:
         disconnect()
         print(message, file=sys.stderr, flush=True)
         return 1
+    except KeyboardInterrupt as error:
+        disconnect()
+        print(describe(error, args), file=sys.stderr, flush=True)
+        return 130
     return 0
 
 

@@ -1,10 +1,14 @@
 """Studies that train, through the real command on the testbed: two steps a run."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 
@@ -46,6 +50,29 @@ def test_the_same_command_trains_nothing_again(tokens: Path):
     assert {log: log.stat().st_mtime_ns for log in tokens.parent.rglob("train.log")} == logs and len(logs) == 2
     after = json.loads(tokens.read_text())
     assert (after["parts"], after["figures"]) == (before["parts"], before["figures"])
+
+
+def test_ctrl_c_ends_a_study_and_its_training_with_one_line(tmp_path):
+    """In a terminal the whole group gets the signal; here, as soon as a training has begun."""
+    command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "study", "time", "--out", str(tmp_path / "time.json")]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+    )
+    while not list(tmp_path.rglob("train.log")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    started = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == "interrupted: the same command goes on where this one stopped"
+    assert "Traceback" not in error
+    assert [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tokens: Path):

@@ -53,7 +53,7 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the study that ``words`` name. Exit status: the study's, or 2 for a command that cannot work."""
+    """Run the study that ``words`` name. Exit status: the study's, 2 for a command that cannot work, 130 after Ctrl-C."""
     args, rest = build_parser(words).parse_known_args(words)
     args.training = rest
     from ray.exceptions import RayError
@@ -73,3 +73,6 @@ def main(words: Sequence[str]) -> int:
     except (RayError, RewardFailures) as error:
         print(f"error: {cause_of(error)}\n  The same command goes on where this one stopped", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
+        return 130

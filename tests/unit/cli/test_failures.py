@@ -97,3 +97,10 @@ def test_without_a_checkpoint_and_without_a_cache_it_is_said_too(args):
     text = describe(ValueError("x"), args)
     assert "the path cache could not be read just now" in text and "checkpoint: none" in text
     assert "from step 0, there is no checkpoint yet" in text
+
+
+def test_ctrl_c_is_no_error_and_says_how_to_go_on(tmp_path):
+    args = Options(rpo=Options(cache=Options(url=None)), ckpt=Options(path=str(tmp_path), max_num=3, max_mem=9))
+    first, *rest = describe(KeyboardInterrupt(), args).splitlines()
+    assert first == "interrupted"
+    assert rest[-1].strip().startswith("to go on: the same command with --ckpt.load_enable")
