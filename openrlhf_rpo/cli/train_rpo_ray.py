@@ -11,7 +11,7 @@ from openrlhf_rpo.config import RPOConfig
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 the command cannot work (said in one message), 1 the run failed and 130 Ctrl-C (said at the end)."""
+    """Exit status: 0 done, 2 the command cannot work (said at once), 1 the run failed, 130 Ctrl-C (said at the end)."""
     words = sys.argv[1:] if argv is None else argv
     if DRY_RUN in words:
         from openrlhf_rpo.cli.doctor.command import run as examine
