@@ -87,7 +87,7 @@ ADAPTIVE = (("rpo.cut.rule", "adaptive"), ("rpo.cut.max", "ratio:1"))
 # The best learning rates and shapes of those that were tried, one seed each (the report lists them).
 GRPO = Arm("grpo", 32, 3e-4, options=PLAIN)
 CAPPED = Arm("grpo_capped", 16, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112)))
-PAPER = Arm("paper", 32, 1e-4, options=(("rpo.preset", "paper"),))
+PAPER = Arm("paper", 32, 3e-5, options=(("rpo.preset", "paper"),))
 RPO = Arm("rpo", 24, 3e-4, questions=16)
 # The other rules, in RPO's shape and at its learning rate, but for verified reuse, which trains on whole paths like GRPO.
 VERIFY = (("rpo.preset", "verify"),)
