@@ -32,8 +32,7 @@ from statistics import fmean, stdev
 
 from tqdm import tqdm
 
-from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.reports.event_files import read_scalars
+from openrlhf_rpo.studies.figures import read_run
 from openrlhf_rpo.testbed import model_dir, write_dataset
 
 N_TRAIN, N_HELDOUT, EVAL_SAMPLES = 128, 128, 1
@@ -168,55 +167,30 @@ def train(run: Run, out: Path, evaluations: int) -> dict:
         status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT).returncode
     if status:
         raise RuntimeError(f"{run.folder}: the training command ended with status {status}, see {folder}/log.txt")
-    data = read_plain(folder) if ("rpo.enable", "false") in run.arm.options else read_rpo(folder)
-    data |= {"command": words, "whole_seconds": time.perf_counter() - started, "arm": asdict(run.arm)}
+    seconds = time.perf_counter() - started
+    data = read(folder, seconds) | {"command": words, "whole_seconds": seconds, "arm": asdict(run.arm)}
     data |= {"level": run.level, "seed": run.seed, "greedy": greedy_accuracy(run.level, folder / "model")}
     result.write_text(json.dumps(data))
     shutil.rmtree(folder / "model")
     return data
 
 
-def read_rpo(folder: Path) -> dict:
-    """Curve and per-step figures of a run of ours, from its cache database."""
-    with PathCache.open(f"sqlite:///{folder.resolve()}/checkpoints/rpo_cache.db") as cache:
-        records, evaluations, initial = cache.records(), cache.evaluations(), cache.initial_tokens
-    tokens, seconds = {0: initial}, {0: 0.0}
-    for r in records:
-        tokens[r.step] = r.metrics["rpo/tokens_generated_total"]
-        seconds[r.step] = seconds[r.step - 1] + r.metrics["timing/step_total"]
-    phases = {k.removeprefix("timing/") for r in records for k in r.metrics if k.startswith("timing/")}
-    mean = {k: fmean(r.metrics.get(k, 0.0) for r in records) for k in {k for r in records for k in r.metrics}}
+def read(folder: Path, seconds: float) -> dict:
+    """The curve (generated tokens, seconds of steps, accuracy) and the means over the steps, of either trainer."""
+    host = {"load_average": os.getloadavg()[0], "cores": _cpus()}
+    figures = read_run(folder, {"earlier_attempts": 0, "seconds": seconds, **host})
+    tokens, clock = {0: figures.initial_tokens}, {0: 0.0}
+    for step in figures.steps:
+        tokens[step.step] = tokens[step.step - 1] + step.tokens
+        clock[step.step] = clock[step.step - 1] + step.seconds["step_total"]
+    without = [step.no_variance for step in figures.steps if step.no_variance is not None]
     return {
-        "curve": [(tokens[s], seconds[s], pass1(m)) for s, m in evaluations],
-        "tokens_per_sample": mean["rpo/generated_tokens"],
-        "truncated": mean["rpo/truncated_rate"],
-        "no_variance": mean["rpo/groups_without_variance"],
-        "phases": {p: mean[f"timing/{p}"] for p in sorted(phases)},
+        "curve": [(tokens[step], clock[step], accuracy) for step, accuracy, _ in figures.evaluations],
+        "tokens_per_sample": figures.generated,
+        "truncated": figures.truncated,
+        "no_variance": fmean(without) if without else None,
+        "phases": {phase: total / len(figures.steps) for phase, total in figures.seconds().items()},
     }
-
-
-def read_plain(folder: Path) -> dict:
-    """The same figures of plain OpenRLHF, from its TensorBoard log."""
-    series = read_scalars(folder / "tensorboard" / "run")
-    lengths, counts = series["train/rollout/response_length_mean"], series["train/rollout/num_samples"]
-    step_seconds, spread = series["train/timing/step_total"], series["train/group_reward_std"]
-    tokens, seconds = {0: 0.0}, {0: 0.0}
-    for step in sorted(lengths):
-        tokens[step] = tokens[step - 1] + lengths[step] * counts[step]
-        seconds[step] = seconds[step - 1] + step_seconds[step]
-    evaluations = series["eval/eval_default_pass1"]
-    timing = [t for t in series if t.startswith("train/timing/")]
-    return {
-        "curve": [(tokens[s], seconds[s], value) for s, value in sorted(evaluations.items())],
-        "tokens_per_sample": fmean(lengths.values()),
-        "truncated": fmean(series["train/rollout/truncated_rate"].values()),
-        "mean_group_std": fmean(spread.values()),
-        "phases": {t.removeprefix("train/timing/"): fmean(series[t].values()) for t in timing},
-    }
-
-
-def pass1(metrics: dict[str, float]) -> float:
-    return next(v for k, v in sorted(metrics.items()) if k.endswith("_pass1"))
 
 
 def greedy_accuracy(level: str, model: Path) -> float:
@@ -244,9 +218,9 @@ def summarize(results: Sequence[dict], base: float, budgets: Sequence[int]) -> d
         "generated_tokens": round(fmean(r["curve"][-1][0] for r in results)),
         "seconds": round(fmean(r["curve"][-1][1] for r in results), 1),
         "truncated_rate": round(fmean(r["truncated"] for r in results), 4),
-        "groups_without_variance": round(fmean(r["no_variance"] for r in results), 4)
-        if "no_variance" in results[0]
-        else None,
+        "groups_without_variance": None
+        if results[0].get("no_variance") is None
+        else round(fmean(r["no_variance"] for r in results), 4),
         "phases": {k: round(fmean(r["phases"].get(k, 0.0) for r in results), 3) for k in results[0]["phases"]},
         "at_tokens": at_budget,
         "seeds": [r["seed"] for r in results],

@@ -1,7 +1,7 @@
 """What a finished training run left, as numbers of one shape for RPO and for plain OpenRLHF.
 
-RPO's figures come from its path cache (``metrics``), plain OpenRLHF's from its TensorBoard log, which also has the gradient
-norm of both: the norm before clipping of a step's last optimizer step.
+RPO's figures come from its path cache (``metrics``), plain OpenRLHF's from its TensorBoard log. A step's gradient norm is
+that of its last optimizer step, before clipping.
 """
 
 import itertools
@@ -20,8 +20,6 @@ from openrlhf_rpo.types import StepRecord
 
 Series = Mapping[str, Mapping[int, float]]
 """TensorBoard's scalars: tag -> step -> value."""
-
-"""Plain OpenRLHF's phases under our names; its rollout includes the rewards."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +97,18 @@ class RunFigures:
 
 def read_run(folder: Path, record: Mapping[str, Any]) -> RunFigures:
     """The figures of the run in ``folder``; ``record`` is its run.json. Raises StudyError, CacheError."""
-    series = read_tensorboard(folder / "tensorboard" / "run")
     wall = None if record["earlier_attempts"] else record["seconds"]
     host = {"wall_seconds": wall, "load_average": record["load_average"], "cores": record["cores"]}
     database = folder / "checkpoints" / CACHE_FILE
     if not database.exists():
+        series = read_tensorboard(folder / "tensorboard" / "run")
         none = {"initial_tokens": 0, "initial_paths": 0, "initial_score": None, "eval_seconds": 0.0}
         return RunFigures(steps=plain_steps(series), evaluations=plain_evaluations(series), **none, **host)
     with PathCache.open_to_read(f"sqlite:///{database.resolve()}") as cache:
         records, evaluations, initial = cache.records(), cache.evaluations(), cache.initial_tokens
         scores = [path.score for path in itertools.takewhile(lambda path: path.step == 0, cache.outlines())]
     return RunFigures(
-        steps=rpo_steps(records, initial, series.get("train/actor_grad_norm", {})),
+        steps=rpo_steps(records, initial),
         evaluations=tuple((step, *_evaluation(values)) for step, values in evaluations),
         initial_tokens=initial,
         initial_paths=len(scores),
@@ -120,10 +118,8 @@ def read_run(folder: Path, record: Mapping[str, Any]) -> RunFigures:
     )
 
 
-def rpo_steps(records: Sequence[StepRecord], initial: int, norms: Mapping[int, float]) -> tuple[Step, ...]:
-    """Steps from the records of a path cache; ``norms`` are gradient norms by step, StudyError if one is missing."""
-    if missing := [r.step for r in records if r.step not in norms]:
-        raise StudyError(f"the run's TensorBoard log has no gradient norm of step {missing[0]}: its folder is not complete")
+def rpo_steps(records: Sequence[StepRecord], initial: int) -> tuple[Step, ...]:
+    """Steps from the records of a path cache."""
     steps, before = [], float(initial)
     for record in records:
         m = record.metrics
@@ -135,7 +131,7 @@ def rpo_steps(records: Sequence[StepRecord], initial: int, norms: Mapping[int, f
                 prefix=m["rpo/prefix_tokens"],
                 truncated=m["rpo/truncated_rate"],
                 score=m["rpo/score"],
-                grad_norm=norms[record.step],
+                grad_norm=m["actor_grad_norm"],
                 no_variance=m["rpo/groups_without_variance"],
                 bare=m["rpo/groups_from_bare_question"],
                 seconds={k.removeprefix("timing/"): v for k, v in m.items() if k.startswith("timing/")},
