@@ -95,7 +95,8 @@ def test_bytes_cut_short_are_refused(ids: list[int], data: st.DataObject) -> Non
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
-        (b"\x03" + frame(b"H")[1:], "version byte 03"),
+        (b"\x04" + frame(b"H")[1:], "version byte 04"),
+        (b"\x00" + frame(b"H")[1:], "version byte 00"),
         (b"", "version byte missing"),
         (b"\x01", "checksum of 1 bytes differs"),
         (encode_token_ids((1, 2)) + b"\x00", "checksum of .* differs"),
@@ -117,7 +118,15 @@ def test_small_vocabularies_take_two_bytes_a_token_before_compression() -> None:
     assert zlib.decompress(data[12:], wbits=-15) == b"\x00\x01"  # the high bytes
 
 
-def test_what_the_first_release_stored_is_read() -> None:
+def test_the_two_low_bytes_of_a_large_vocabulary_are_stored_as_they_are() -> None:
+    data = encode_token_ids((1, 65536 + 515))
+    assert data[5:14] == b"T" + b"\x02\x00\x00\x00" + b"\x01\x03" + b"\x00\x02"
+    assert zlib.decompress(data[14:], wbits=-15) == b"\x00\x01"
+
+
+def test_what_an_earlier_version_stored_is_read() -> None:
+    high = zlib.compress(b"\x00\x02" + b"\x00\x01", wbits=-15)
+    assert decode_token_ids(second(b"T\x02\x00\x00\x00" + b"\x01\x03" + high)) == (1, 65536 + 515)
     assert decode_token_ids(frame(b"H" + b"\x01\x02" + b"\x00\x01")) == (1, 258)
     assert decode_token_ids(frame(b"I" + b"\x01" + b"\x00" + b"\x00" + b"\x01")) == (2**24 + 1,)
     assert decode_token_ids(frame(b"H")) == ()
