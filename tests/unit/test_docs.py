@@ -155,7 +155,7 @@ def test_the_rules_of_the_page_on_rules_can_be_used(tmp_path):
     [example] = blocks(ROOT / "docs" / "rules.md", "python")
     (tmp_path / "rules.py").write_text(example)
     path = types.Path("q", tuple(range(40)), None, "stop", 1.0, 1.0)
-    context = CutContext(path, None, 3, CutOptions(), random.Random(0))
+    context = CutContext((path,), 3, CutOptions(), random.Random(0))
     assert cut_rule(f"{tmp_path}/rules.py:quarter").choose(context) == (10, 10, 10)
     by_history = cut_rule(f"{tmp_path}/rules.py:by_history")
     assert by_history.history and by_history.choose(context) == (4, 4, 4)

@@ -27,21 +27,28 @@ class Stored:
 
 @dataclass(frozen=True)
 class CutContext:
-    """The path that is cut, the question's newest visit (None before the first group), and a keyed generator.
+    """The paths that are cut, the question's visits, and a keyed generator.
 
-    Of a rule that keeps a path for each sample, ``paths`` are these, in the order of the samples, ``path`` is the first.
-    ``log_probs`` are those of ``paths`` under the current policy, of a rule that scores. ``history`` are all visits,
-    oldest first, of a rule that reads them.
+    ``paths`` is one path, or one for each sample, in their order (``CutRule.each``). ``visits`` and ``log_probs`` are those
+    of ``Stored``, the latter in the order of ``paths``; empty for a rule that does not score.
     """
 
-    path: Path
-    last_visit: Visit | None
+    paths: tuple[Path, ...]
     n_samples: int
     options: CutOptions
     generator: random.Random
-    paths: tuple[Path, ...] = ()
+    visits: tuple[Visit, ...] = ()
     log_probs: tuple[tuple[float, ...], ...] = ()
-    history: tuple[Visit, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The path that is cut; of several, the first sample's."""
+        return self.paths[0]
+
+    @property
+    def last_visit(self) -> Visit | None:
+        """None before the first group."""
+        return self.visits[-1] if self.visits else None
 
     @property
     def ends_with_end_token(self) -> bool:

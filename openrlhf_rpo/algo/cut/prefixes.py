@@ -53,7 +53,7 @@ def choose_prefixes(
     paths = paths_to_cut(rule, stored, n_samples)
     now = tuple(stored.log_probs[path.slot] for path in paths) if rule.scores else ()
     generator = keyed_generator(seed, step, question_id, "cut")
-    cuts = rule.choose(CutContext(paths[0], stored.last_visit, n_samples, options, generator, paths, now, stored.visits))
+    cuts = rule.choose(CutContext(paths, n_samples, options, generator, stored.visits, now))
     if len(cuts) != n_samples:
         raise ValueError(f"cut rule of question {question_id}: {len(cuts)} cuts for {n_samples} samples")
     scored: tuple[tuple[float, ...] | None, ...] = now or tuple(path.log_probs for path in paths)

@@ -19,7 +19,8 @@ def visit(rewarded: int, n: int = 4, cut: int = 0, prefix: int = 0) -> Visit:
 
 def context(last: Visit | None, length: int = 100, n: int = 4, seed: int = 0, **options) -> CutContext:
     path = Path("q", tuple(range(length)), None, "stop", 1.0, 1.0)
-    return CutContext(path, last, n, CutOptions(**{"max": "ratio:1", **options}), random.Random(seed))
+    visits = () if last is None else (last,)
+    return CutContext((path,), n, CutOptions(**{"max": "ratio:1", **options}), random.Random(seed), visits)
 
 
 def test_worked_example():

@@ -41,7 +41,7 @@ def file(tmp_path):
 def context(n=4, length=10):
     path = Path("q", tuple(range(length)), (-0.5,) * length, "stop", 1.0, 1.0)
     cut_options = CutOptions(max="ratio:1")
-    return CutContext(path, None, n, cut_options, random.Random(0), (path,) * n, (path.log_probs,) * n)
+    return CutContext((path,) * n, n, cut_options, random.Random(0), (), (path.log_probs,) * n)
 
 
 def test_the_options_list_every_rule_with_a_line():

@@ -13,7 +13,7 @@ from openrlhf_rpo.types import Path
 
 def cuts(length=100, n=4, depths=2, seed=0, **options):
     path = Path("q", tuple(range(length)), None, "stop", 1.0, 1.0)
-    return tree(CutContext(path, None, n, CutOptions(max="ratio:1", depths=depths, **options), random.Random(seed)))
+    return tree(CutContext((path,), n, CutOptions(max="ratio:1", depths=depths, **options), random.Random(seed)))
 
 
 def test_worked_example():

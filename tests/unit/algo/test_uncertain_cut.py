@@ -20,7 +20,7 @@ PROBABILITIES = st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30)
 def context(probabilities, n=4, seed=0, finish="stop", log_probs=True, **options):
     stored = tuple(math.log(p) for p in probabilities) if log_probs else None
     path = Path("q", tuple(range(len(probabilities))), stored, finish, 1.0, 1.0)
-    return CutContext(path, None, n, CutOptions(**{"max": "ratio:1", **options}), random.Random(seed))
+    return CutContext((path,), n, CutOptions(**{"max": "ratio:1", **options}), random.Random(seed))
 
 
 def test_worked_example_only_the_unsure_tokens_are_cut_at():

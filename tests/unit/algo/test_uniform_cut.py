@@ -19,9 +19,9 @@ RULES = st.one_of(
 
 
 def context(length=10, finish="stop", shortest=None, n=4, seed=0, **options):
-    visit = None if shortest is None else Visit("q", 1, 0, 0, shortest, n, 1, "best")
+    visits = () if shortest is None else (Visit("q", 1, 0, 0, shortest, n, 1, "best"),)
     path = Path("q", tuple(range(length)), None, finish, 1.0, 1.0)
-    return CutContext(path, visit, n, CutOptions(**options), random.Random(seed))
+    return CutContext((path,), n, CutOptions(**options), random.Random(seed), visits)
 
 
 @pytest.mark.parametrize(

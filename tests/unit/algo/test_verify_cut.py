@@ -21,7 +21,7 @@ LIMIT = 26.12  # chi-square with 8 degrees of freedom exceeds it with probabilit
 
 def cut(then, now, seed=0, finish="length", **options):
     path = Path("q", tuple(range(len(now))), then and tuple(then), finish, 1.0, 1.0)
-    context = CutContext(path, None, 1, CutOptions(rule="verify", **options), random.Random(seed), (path,), (tuple(now),))
+    context = CutContext((path,), 1, CutOptions(rule="verify", **options), random.Random(seed), (), (tuple(now),))
     return verify(context)[0]
 
 
