@@ -92,8 +92,10 @@ RPO = Arm("rpo", 24, 3e-4, questions=16)
 VERIFY = (("rpo.preset", "verify"),)
 TREE = (("rpo.cut.rule", "tree"), ("rpo.cut.max", "ratio:1"), ("rpo.advantage.baseline", "depth"))
 BARE = (("rpo.cut.after_all_right", "bare"),)
+BY_STEP = (("rpo.replay.by", "step"),)
 FAILURE = (("rpo.cut.after_all_right", "failure"), ("rpo.update.rule", "right_and_wrong"))
 RULES = [
+    replace(RPO, name="by_step", options=BY_STEP),
     replace(RPO, name="rpo_full", options=(("rpo.cut.max", "ratio:1"),)),
     replace(RPO, name="uncertain", options=UNCERTAIN),
     replace(RPO, name="adaptive", options=ADAPTIVE),
@@ -117,12 +119,12 @@ TRIED = [
     *(replace(PAPER, lr=lr, questions=n, steps=256 // n) for lr in (3e-5, 1e-4) for n in (8, 16)),
     *(replace(RPO, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     *(replace(RPO, lr=lr, questions=8, samples=8, steps=32) for lr in (2e-4, 3e-4)),
-    *(replace(rule, lr=lr) for rule in (HALF, *RULES[:4]) for lr in (2e-4, 3e-4)),
+    *(replace(rule, lr=lr) for rule in (HALF, *RULES[:5]) for lr in (2e-4, 3e-4)),
     *(replace(RULES[-2], lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     replace(RULES[-1], lr=1e-4),
     *(
         replace(arm, name=f"{arm.name}_cosine", lr=lr, options=(*arm.options, *COSINE))
-        for arm in (replace(GRPO, questions=16, steps=16), RPO, RULES[1])
+        for arm in (replace(GRPO, questions=16, steps=16), RPO, RULES[2])
         for lr in (3e-4, 5e-4)
     ),
 ]

@@ -71,6 +71,13 @@ class ReplayOptions:
         "and starts from the bare question. 0: data order alone, replaying what is cached (the paper)",
     )
 
+    by: str = option(
+        "batch",
+        "batch: every batch has that share; step: whole steps replay and whole steps start bare, in that proportion, so "
+        "that a rollout of short responses does not wait for a full path",
+        ("batch", "step"),
+    )
+
     def check(self) -> None:
         _need(0 <= self.share < 1, "replay.share", self.share, "at least 0 and below 1")
 

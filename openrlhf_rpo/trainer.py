@@ -13,6 +13,7 @@ from typing import Any
 import ray
 import torch
 
+from openrlhf_rpo.algo.replay import n_replayed
 from openrlhf_rpo.algo.reward_shaping import shape_rewards
 from openrlhf_rpo.algo.update.decide import decide
 from openrlhf_rpo.algo.variance import has_signal
@@ -207,7 +208,7 @@ class _RPOTrainer(BasePPOTrainer):
                     f"differ. Make the questions harder or easier, raise --rollout.n_samples_per_prompt, or raise "
                     f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
                 )
-            replayed = self.questions_to_replay(size - len(kept), tried)
+            replayed = self.questions_to_replay(size - len(kept), tried, step)
             new = self.stream.take(size - len(kept) - len(replayed), tried | {q.question_id for q in replayed})
             if len(replayed) + len(new) < size - len(kept):
                 return None
@@ -216,9 +217,9 @@ class _RPOTrainer(BasePPOTrainer):
                 (kept if self.has_signal(group) else dropped).append(group)
         return Batch(kept, dropped)
 
-    def questions_to_replay(self, n: int, exclude: set[str]) -> list[Question]:
-        """``replay.share`` of ``n`` questions from the cache, those not visited for the longest time first."""
-        wanted = int(self.config.replay.share * n)
+    def questions_to_replay(self, n: int, exclude: set[str], step: int) -> list[Question]:
+        """Those of ``n`` questions that come from the cache, not visited for the longest time first."""
+        wanted = n_replayed(n, self.config.replay.share, self.config.replay.by, step)
         return [self.by_id[i] for i in self.cache.least_recently_visited(wanted, exclude)] if wanted else []
 
     def has_signal(self, group: Group) -> bool:
