@@ -46,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
     figures["remarks"] = remarks(found, evaluated=False)
     result.finish(figures)
     save_plot(args.out, lambda figure, axis: draw(axis, figures["variants"]))
-    rows = [("", "hours of steps", *_SHOWN, "device hours", "cost", "tokens/sample")]
+    shown = [phase for phase in _SHOWN if any(row["phases"][phase] for row in figures["variants"].values())]
+    rows = [("", "hours of steps", *shown, "device hours", "cost", "tokens/sample")]
     for name, row in figures["variants"].items():
-        phases = [f"{row['phases'].get(phase, 0.0):.1f} s" for phase in _SHOWN]
+        phases = [f"{row['phases'][phase]:.1f} s" for phase in shown]
         cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
         hours = (f"{row['hours']['mean']:.4f}", *phases, f"{row['device_hours']:.4f}", cost, f"{row['tokens']:.1f}")
         rows.append((name, *hours))
