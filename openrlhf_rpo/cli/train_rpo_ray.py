@@ -24,6 +24,9 @@ def main(argv: list[str] | None = None) -> int:
     except (UsageError, OptionError, CacheError, upstream.UpstreamError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted before the run began", file=sys.stderr)
+        return 130
     return run(args)
 
 

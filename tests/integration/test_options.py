@@ -27,7 +27,7 @@ def reward_func(queries, prompts, labels):
 
 
 def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_and_a_python_reward_file(tmp_path) -> None:
-    """The file is called as OpenRLHF calls it; it writes down what it sees."""
+    """The file is called as OpenRLHF calls it; it writes down what it sees. Every other step replays."""
     file, seen = tmp_path / "reward.py", tmp_path / "seen.jsonl"
     file.write_text(REWARD_FILE.format(seen=str(seen)))
     run = run_training(
@@ -41,11 +41,16 @@ def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_and_a_python_reward
         rollout__max_new_tokens=400,
         rpo__reward__functions=None,
         reward__remote_url=file,
+        rpo__replay__share=0.5,
+        rpo__replay__by="step",
     )
     assert run.status == 0, run.output[-3000:]
     assert "DAPO Overlong Penalty" in run.output
     with run.cache() as cache:
-        assert [r.step for r in cache.records()] == [1, 2, 3, 4]
+        records = cache.records()
+    assert [r.step for r in records] == [1, 2, 3, 4]
+    bare = [r.metrics["rpo/groups_from_bare_question"] for r in records]
+    assert bare[0] == bare[2] == 1 and bare[1] < 1 and bare[3] < 1
     calls = [json.loads(line) for line in seen.read_text().splitlines()]
     assert len(calls) == 4 * 16
     assert all(queries[0].startswith(prompts[0]) for queries, prompts, _ in calls)
