@@ -24,17 +24,17 @@ A half has an 11 bit significand: a log-prob is stored to a relative error of 2*
 Degenerate cases: the empty sequence is a few bytes long; -inf is kept; a log-prob below -65,504 becomes -inf.
 """
 
-import functools
 import math
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 VERSION = 3
 _HEAD = struct.Struct("<cI")
 _PLANES = {"H": 2, "T": 3, "I": 4, "e": 2}
 _LOW_PLANES = {"H": 1, "T": 2, "I": 2, "e": 1}
-_UNSIGNED = {"H": "H", "T": "I", "I": "I", "e": "H"}
+_IN_MEMORY = {"H": "H", "T": "I", "I": "I", "e": "e"}
 _HALF_MAX = 65504.0
 _RAW_DEFLATE = -15
 # A step stores about a hundred paths before it goes on. Bytes of a plane seldom repeat as strings: looking for runs alone
@@ -78,13 +78,7 @@ def encode_log_probs(log_probs: Sequence[float]) -> bytes:
 
 def decode_log_probs(data: bytes) -> tuple[float, ...]:
     """Inverse of ``encode_log_probs``, up to half precision. Raises ``CodecError``."""
-    return tuple(map(_halves().__getitem__, _unpack(data, "e")))
-
-
-@functools.cache
-def _halves() -> tuple[float, ...]:
-    """The number that each of the 65,536 halves stands for: looking it up is faster than computing it."""
-    return struct.unpack("<65536e", struct.pack("<65536H", *range(65536)))
+    return _unpack(data, "e")
 
 
 def _pack_extremes(log_probs: Sequence[float]) -> bytes:
@@ -95,7 +89,7 @@ def _pack_extremes(log_probs: Sequence[float]) -> bytes:
 
 
 def _compressed(item: str, raw: bytes) -> bytes:
-    width, low = struct.calcsize(_UNSIGNED[item]), _LOW_PLANES[item]
+    width, low = struct.calcsize(_IN_MEMORY[item]), _LOW_PLANES[item]
     packer = zlib.compressobj(*_DEFLATE)
     parts = [_HEAD.pack(item.encode(), len(raw) // width), *(raw[byte::width] for byte in range(low))]
     for byte in range(low, _PLANES[item]):
@@ -118,8 +112,8 @@ def _checksum(version: int, rest: bytes | memoryview) -> bytes:
     return zlib.crc32(rest, version if version >= 3 else 0).to_bytes(4, "little")
 
 
-def _unpack(data: bytes, items: str) -> tuple[int, ...]:
-    """The items as integers; halves by their bits."""
+def _unpack(data: bytes, items: str) -> tuple[Any, ...]:
+    """The numbers, of one of the types ``items``."""
     check_bytes(data)
     try:
         if data[0] == 1:
@@ -139,9 +133,9 @@ def _unpack(data: bytes, items: str) -> tuple[int, ...]:
         raise CodecError(f"item type {item!r}, expected one of {', '.join(items)}")
     if (len(low), len(high)) != (n_low, _PLANES[item] * count - n_low):
         raise CodecError(f"{len(low) + len(high)} bytes are no whole number of items of {_PLANES[item]} bytes")
-    width = struct.calcsize(_UNSIGNED[item])
+    width = struct.calcsize(_IN_MEMORY[item])
     raw = bytearray(count * width)
     planes = (part[start : start + count] for part in (low, high) for start in range(0, len(part), count or 1))
     for byte, plane in enumerate(planes):
         raw[byte::width] = plane
-    return struct.unpack(f"<{count}{_UNSIGNED[item]}", raw)
+    return struct.unpack(f"<{count}{_IN_MEMORY[item]}", raw)
