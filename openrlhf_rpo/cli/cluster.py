@@ -106,10 +106,27 @@ def connect(args: SimpleNamespace, device: str) -> None:
     else:
         ray.init(runtime_env=runtime_env)
     try:
-        check_devices(needs, ray.cluster_resources(), device)
+        _check_joined(needs, device, patience=5 if address else 0)
     except UsageError:
         ray.shutdown()
         raise
+
+
+def _check_joined(needs: list[Need], device: str, patience: float) -> None:
+    """``check_devices`` of the cluster; once more every half second for ``patience`` seconds.
+
+    A node whose ``ray start`` has just returned is in Ray's books a moment later.
+    """
+    import ray
+
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return check_devices(needs, ray.cluster_resources(), device)
+        except UsageError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.5)
 
 
 def join(address: str, **options: Any) -> None:

@@ -47,7 +47,8 @@ def test_a_run_outlives_its_engines_node_and_its_drivers_disk(finished_run, same
 
             monkeypatch.chdir(tmp_path)
             cut = run_acting(tmp_path, 3, {"step 3/6": die}, **options, rpo__cache__url="sqlite:///disk1/cache.db")
-        assert places == {"here": ["ray::_RPOPolicyActor", "ray::_RPOTrainer"], "there": ["ray::_RPOEngine"] * 2}
+        expected = {"here": ["ray::_RPOPolicyActor", "ray::_RPOTrainer"], "there": ["ray::_RPOEngine"] * 2}
+        assert places == expected, cut.output[-3000:]
         assert cut.status == 1, cut.output[-3000:]
         assert cut.seconds < 60
         said = cut.output[cut.output.rindex("\nerror: ") + 1 :]
