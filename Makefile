@@ -1,7 +1,7 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env demo test long gpu-test lint docs
+.PHONY: help env demo test long gpu-test lighteval lint docs
 
 # Every shell script, wherever it lies.
 SCRIPTS = $(shell grep -rIlE '^\#!.*\b(ba)?sh$$' .ci tools examples benchmarks)
@@ -24,6 +24,13 @@ long: env ## those few: runs killed at random moments, two ranks of partitioned 
 
 gpu-test: ## the tests that need one NVIDIA GPU, ten minutes; in an environment with the extras gpu and dev, not in .venv
 	python -m pytest tests/gpu -m gpu -rs --durations 0
+
+PINS = openrlhf_rpo/cli/evaluate/lighteval.txt
+lighteval: env ## what `openrlhf-rpo eval --lighteval` needs, in a folder of its own (.venv/lighteval, 400 MB)
+	@cmp -s $(PINS) .venv/lighteval/pins || (rm -rf .venv/lighteval && \
+	    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target .venv/lighteval -r $(PINS) && \
+	    cp $(PINS) .venv/lighteval/pins)
+	@echo "make lighteval: .venv/lighteval"
 
 lint: env ## ruff, ruff format, mypy on the pure packages, shellcheck, hadolint
 	.venv/bin/ruff check .

@@ -35,6 +35,7 @@ setup(
     package_dir={"openrlhf_rpo._alembic": "alembic", "openrlhf_rpo._alembic.versions": "alembic/versions"},
     package_data={
         "openrlhf_rpo": ["py.typed"],
+        "openrlhf_rpo.cli.evaluate": ["lighteval.txt"],
         "openrlhf_rpo.reports": ["web/**/*"],
         "openrlhf_rpo.testbed": ["weights/**/*"],
         "openrlhf_rpo._alembic": ["*.mako"],

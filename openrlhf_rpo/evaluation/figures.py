@@ -9,7 +9,10 @@ from openrlhf_rpo.evaluation.bootstrap import interval, paired_difference
 from openrlhf_rpo.evaluation.pass_at_k import pass_at_k
 
 Part = Mapping[str, Any]
-"""One question: ``scores`` (as the reward function gave them), ``tokens`` and ``truncated`` of its samples, in order."""
+"""One question: ``scores`` (as the reward function gave them), ``tokens`` and ``truncated`` of its samples, in order.
+
+Where another judge gave the scores, ``rewards`` has the reward function's.
+"""
 
 
 def powers_of_two(n: int) -> list[int]:
@@ -37,6 +40,7 @@ def summary(parts: Sequence[Part], repeats: int, ks: Sequence[int]) -> dict[str,
         "repeat_sd": stdev(by_repeat) if repeats > 1 else None,
         "by_repeat": by_repeat,
         "score": fmean(s for p in parts for s in p["scores"]),
+        "agreement": _agreement(parts),
         "pass_at_k": {str(k): fmean(pass_at_k(n, sum(s > 0 for s in p["scores"]), k) for p in parts) for k in ks},
         "tokens": fmean(t for t, _ in tokens),
         "tokens_right": _mean_or_none([t for t, right in tokens if right]),
@@ -68,6 +72,11 @@ def compare(ours: Mapping[str, Part], theirs: Mapping[str, Part]) -> dict[str, A
 
 def _accuracy(scores: Sequence[float]) -> float:
     return sum(score > 0 for score in scores) / len(scores)
+
+
+def _agreement(parts: Sequence[Part]) -> float | None:
+    pairs = [pair for p in parts for pair in zip(p["scores"], p.get("rewards", ()), strict=False)]
+    return _mean_or_none([(score > 0) == (reward > 0) for score, reward in pairs])
 
 
 def _mean_or_none(values: Sequence[float]) -> float | None:

@@ -1,6 +1,7 @@
 """Evaluation and a study on a real engine, on the testbed; one engine for most of the file."""
 
 import json
+import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_rpo.cli.evaluate import sample
+from openrlhf_rpo.cli.evaluate import judge, sample
 from openrlhf_rpo.cli.evaluate.session import Session, prepare, session, training_args
 from openrlhf_rpo.rollout.rollout import EVAL_STEP
 from openrlhf_rpo.studies import continuations
@@ -71,7 +72,7 @@ def test_continuations_begin_with_what_was_kept_and_are_counted_by_cut(opened):
 def test_an_evaluation_goes_on_where_it_stopped(opened, data, tmp_path):
     """The real command: what is there already is kept, the rest are the samples of training's own evaluation."""
     options = ["--train.seed", "0"]
-    begun = Namespace(out=tmp_path, samples=2, repeats=1, temperature=1.0, top_p=1.0, max_tokens=None)
+    begun = Namespace(out=tmp_path, samples=2, repeats=1, temperature=1.0, top_p=1.0, max_tokens=None, lighteval=None)
     begun_file = sample.open_result(begun, prepare(training_args(MODEL, str(data), options)), str(data))
     first, *others = sampled(opened, 2)
     kept = {"label": "", "scores": [7.0, 7.0], "tokens": [1, 1], "truncated": [False, False]}
@@ -94,3 +95,46 @@ def test_an_evaluation_goes_on_where_it_stopped(opened, data, tmp_path):
     again = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=500)
     assert json.loads(again.stdout) == json.loads(done.stdout)
     assert "Starting" not in again.stderr  # finished results start no engine
+
+
+@pytest.fixture(scope="module")
+def lighteval() -> Path:
+    """Where lighteval's packages are (make lighteval); skipped where they are not, but never where CI is set."""
+    if not judge.FOLDER.is_dir():
+        message = f"there is no {judge.FOLDER}: make lighteval"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    return judge.FOLDER
+
+
+def test_lighteval_judges_expressions_and_not_the_wording(lighteval):
+    rows = [
+        judge.Answered("Half of 712?", "356", ["so it is \\boxed{356}", "\\boxed{\\frac{712}{2}}", "\\boxed{0357}", ""]),
+        judge.Answered(
+            "A third?",
+            "\\frac{1}{3}",
+            ["The answer is $\\frac{2}{6}$", "\\boxed{9^{9^{9}}}", "<script>", "\u2028 \\boxed{1/3}"],
+        ),
+    ]
+    assert judge.judge(lighteval, rows) == [[1, 1, 0, 0], [1, 0, 0, 1]]
+
+
+def test_an_evaluation_that_lighteval_judges(lighteval, opened, data, tmp_path):
+    """Its scores stand where the reward's stood, which stay beside them; on the testbed the two agree on every answer.
+
+    What had been sampled and not judged when the command ended is judged when it goes on."""
+    args = Namespace(
+        out=tmp_path, samples=4, repeats=1, temperature=1.0, top_p=1.0, max_tokens=None, batch=4, lighteval=lighteval
+    )
+    args.pass_k = None
+    subject = prepare(training_args(MODEL, str(data), ["--train.seed", "0"]))
+    evaluation = sample.Evaluation("test", sample.open_result(args, subject, str(data)), subject)
+    sample._sample(args, opened, evaluation, 4)
+    reward = {name: part["scores"] for name, part in evaluation.result.parts.items()}
+
+    again = sample.Evaluation("test", sample.open_result(args, subject, str(data)), subject)
+    sample._complete(args, [again])  # everything is sampled: no engine starts
+    found = json.loads(again.result.file.read_text())
+    assert {name: part["rewards"] for name, part in found["parts"].items()} == reward
+    assert {name: part["scores"] for name, part in found["parts"].items()} == reward
+    assert 0 < found["figures"]["accuracy"] < 1 and found["figures"]["agreement"] == 1
+    assert found["settings"]["judge"] == "lighteval 0.13.0" and "texts" not in json.dumps(found)

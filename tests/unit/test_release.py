@@ -196,6 +196,7 @@ def test_the_wheel_has_every_module_migration_and_weight_and_nothing_else(built)
         f"openrlhf_rpo/_alembic/{path.relative_to(ROOT / 'alembic')}" for path in moved
     }
     assert {"openrlhf_rpo/py.typed", "openrlhf_rpo/testbed/weights/main/model.safetensors"} <= names
+    assert "openrlhf_rpo/cli/evaluate/lighteval.txt" in names
 
 
 def test_the_source_archive_builds_the_same_wheel(built, tmp_path):

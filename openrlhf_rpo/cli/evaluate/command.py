@@ -27,6 +27,7 @@ openrlhf-rpo eval --compare runs/eval/base-aime24.json runs/eval/a-model-aime24.
 
 def add_parser(commands: Any) -> None:
     """Add ``eval`` to the sub-commands of ``openrlhf-rpo``."""
+    from openrlhf_rpo.cli.evaluate import judge
     from openrlhf_rpo.cli.evaluate.benchmarks import BENCHMARKS, FOLDER
 
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -50,6 +51,14 @@ def add_parser(commands: Any) -> None:
     add("--temperature", type=float, default=0.6, help="0 is greedy (default: %(default)s, as --eval.temperature)")
     add("--top-p", type=float, default=1.0, help="nucleus mass (default: %(default)s)")
     add("--max-tokens", type=_positive, metavar="N", help="longest answer in tokens (default: up to --data.max_len)")
+    add(
+        "--lighteval",
+        nargs="?",
+        type=Path,
+        const=judge.FOLDER,
+        metavar="DIR",
+        help="lighteval judges the answers, from the folder that its packages were installed in (default: %(const)s)",
+    )
     add("--batch", type=_positive, default=256, metavar="N", help="questions between two commits (default: %(default)s)")
     add("--compare", nargs="+", type=Path, metavar="RESULT", help="compare result files; nothing is sampled")
     add("--json", action="store_true", help="one JSON document on standard output")
@@ -61,6 +70,7 @@ def run(args: argparse.Namespace, rest: list[str]) -> int:
 
     from openrlhf_rpo.cli.cache.output import Output
     from openrlhf_rpo.cli.evaluate import results, sample
+    from openrlhf_rpo.cli.evaluate.judge import JudgeError
     from openrlhf_rpo.cli.failures import cause_of
     from openrlhf_rpo.config import OptionError
     from openrlhf_rpo.rollout.scoring import RewardFailures
@@ -74,7 +84,7 @@ def run(args: argparse.Namespace, rest: list[str]) -> int:
     except (UsageError, OptionError, UpstreamError, ResultError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (RayError, RewardFailures) as error:
+    except (RayError, RewardFailures, JudgeError) as error:
         print(f"error: {cause_of(error)}\n  The same command goes on where this one stopped", file=sys.stderr)
         return 1
     return 0

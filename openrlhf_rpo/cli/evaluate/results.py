@@ -25,6 +25,10 @@ def show(files: Sequence[Path], out: Output) -> None:
         ["result", "accuracy", "95 %", "sd", *(f"pass@{k}" for k in ks), "tokens", "truncated", "questions", "samples"],
         [_row(file, d["figures"], ks) for file, d in documents],
     )
+    for file, document in documents:
+        if (agreement := document["figures"].get("agreement")) is not None:
+            judge = document["settings"]["judge"]
+            out.line(f"{file.stem}: judged by {judge}, which agrees with the reward on {agreement:.1%} of the samples")
     if compared:
         out.line("\naccuracy against the first of the same questions, paired bootstrap by question", "bold")
         out.table(["result", "against", "difference", "95 %", "better", "worse", "significant"], map(_difference, compared))
@@ -38,11 +42,11 @@ def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> list[dict[s
         base_file, base = first.setdefault(document["settings"]["questions"], (file, document))
         if base_file == file:
             continue
-        for name in ("temperature", "top_p", "max_tokens", "max_len", "reward"):
-            if base["settings"][name] != document["settings"][name]:
+        for name in ("temperature", "top_p", "max_tokens", "max_len", "reward", "judge"):
+            ours, theirs = (found["settings"].get(name) for found in (base, document))
+            if ours != theirs:
                 raise ResultError(
-                    f"{base_file} and {file} cannot be compared: {name} is {base['settings'][name]} in one and "
-                    f"{document['settings'][name]} in the other"
+                    f"{base_file} and {file} cannot be compared: {name} is {ours} in one and {theirs} in the other"
                 )
         found.append(
             {"result": file.stem, "against": base_file.stem, **compare(document["parts"], base["parts"])},

@@ -12,6 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from openrlhf_rpo.cli.evaluate import judge
 from openrlhf_rpo.cli.evaluate.benchmarks import BENCHMARKS, rows
 from openrlhf_rpo.cli.evaluate.session import Session, Subject, prepare, session, training_args
 from openrlhf_rpo.evaluation.figures import powers_of_two, summary
@@ -49,7 +50,7 @@ class Evaluation:
 def evaluate_all(args: argparse.Namespace) -> list[Path]:
     """The result files, by data set and then by model. Every model and data set is checked before an engine starts.
 
-    Raises UsageError, and ResultError for a file that holds other figures.
+    Raises UsageError, ResultError for a file that holds other figures, JudgeError.
     """
     if given := [word for word in args.training if word.split("=")[0] in _OWN]:
         flag = given[0].split("=")[0]
@@ -105,8 +106,10 @@ def open_result(args: argparse.Namespace, subject: Subject, data: str) -> StudyR
         "seed": run.train.seed,
         "reward": run.rpo.reward.functions or run.reward.remote_url,
         "reward_weights": run.rpo.reward.weights,
+        "judge": f"lighteval {judge.version(args.lighteval)}" if args.lighteval else None,
     }
-    return StudyResult.open(args.out / f"{label(run.actor.model_name_or_path)}-{label(data)}.json", NAME, settings)
+    name = f"{label(run.actor.model_name_or_path)}-{label(data)}{'-lighteval' if args.lighteval else ''}.json"
+    return StudyResult.open(args.out / name, NAME, settings)
 
 
 def label(place: str) -> str:
@@ -132,6 +135,8 @@ def _complete(args: argparse.Namespace, evaluations: Sequence[Evaluation]) -> No
             for evaluation in unfinished:
                 _sample(args, opened, evaluation, n)
     for evaluation in evaluations:
+        if args.lighteval:
+            _judge(args.lighteval, evaluation)
         parts = [evaluation.result.parts[q.question_id] for q in evaluation.subject.questions]
         evaluation.result.finish(summary(parts, args.repeats, sorted(set(args.pass_k or powers_of_two(n)))))
 
@@ -146,7 +151,11 @@ def _sample(args: argparse.Namespace, opened: Session, evaluation: Evaluation, n
         for start in range(0, len(todo), args.batch):
             batch = todo[start : start + args.batch]
             groups = opened.rollout.sample_bare(batch, sampling, EVAL_STEP, lambda group: bar.update())
-            evaluation.result.add_all({group.question.question_id: _part(group) for group in groups})
+            parts = {group.question.question_id: _part(group) for group in groups}
+            if args.lighteval:
+                for group in groups:
+                    parts[group.question.question_id]["texts"] = _texts(opened.tokenizer, group)
+            evaluation.result.add_all(parts)
 
 
 def _part(group: Group) -> dict[str, Any]:
@@ -156,3 +165,21 @@ def _part(group: Group) -> dict[str, Any]:
         "tokens": [len(sample.response_ids) for sample in group.samples],
         "truncated": [sample.truncated for sample in group.samples],
     }
+
+
+def _texts(tokenizer: Any, group: Group) -> list[str]:
+    return [tokenizer.decode(sample.response_ids, skip_special_tokens=True) for sample in group.samples]
+
+
+def _judge(folder: Path, evaluation: Evaluation) -> None:
+    """Put lighteval's scores in the place of the reward's, which stay beside them as ``rewards``, and of the texts."""
+    asked = {q.question_id: q for q in evaluation.subject.questions}
+    waiting = {name: part for name, part in evaluation.result.parts.items() if "texts" in part}
+    if not waiting:
+        return
+    rows = [judge.Answered(asked[name].text, asked[name].label, part["texts"]) for name, part in waiting.items()]
+    scores = judge.judge(folder, rows)
+    judged = {}
+    for (name, part), found in zip(waiting.items(), scores, strict=True):
+        judged[name] = {k: v for k, v in part.items() if k != "texts"} | {"scores": found, "rewards": part["scores"]}
+    evaluation.result.add_all(judged)

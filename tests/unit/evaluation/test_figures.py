@@ -28,6 +28,12 @@ def test_one_repeat_has_no_spread_and_no_right_answer_no_length():
     assert found["repeat_sd"] is None and found["tokens_right"] is None and found["accuracy"] == 0 and found["score"] == -0.5
 
 
+def test_agreement_is_the_share_of_samples_that_judge_and_reward_see_alike():
+    judged = [part(1, 0, 0, 1) | {"rewards": [1.0, 0.0, 1.0, 0.5]}, part(0, 0, 0, 0) | {"rewards": [0.0, -1.0, 0.0, 1.0]}]
+    assert summary(judged, repeats=1, ks=[1])["agreement"] == 6 / 8
+    assert summary([part(1, 0)], repeats=1, ks=[1])["agreement"] is None
+
+
 @pytest.mark.parametrize(("n", "ks"), [(1, [1]), (2, [1, 2]), (7, [1, 2, 4]), (8, [1, 2, 4, 8])])
 def test_the_usual_ks_are_the_powers_of_two(n, ks):
     assert powers_of_two(n) == ks

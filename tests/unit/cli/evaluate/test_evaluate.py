@@ -59,6 +59,7 @@ def result(file, scores, settings=SETTINGS, finish=True):
         ([MODEL, "--data", "DATA", "--reward.remote_url", "none.py"], "there is no file"),
         (["./nowhere", "--data", "DATA"], "there is no model folder ./nowhere"),
         ([MODEL, MODEL, "--data", "DATA"], "would write the same result"),
+        ([MODEL, "--data", "DATA", "--lighteval", "nowhere"], "there is no lighteval 0.13.0 in nowhere. Install it"),
         ([MODEL, "--compare", "a.json"], "--compare reads results"),
     ],
 )
@@ -172,6 +173,15 @@ def test_results_of_other_sampling_are_not_compared(tmp_path, capsys):
     ]
     assert main(["eval", "--compare", *files]) == 2
     assert "temperature is 1.0 in one and 0.6 in the other" in capsys.readouterr().err
+
+
+def test_results_of_other_judges_are_not_compared(tmp_path, capsys):
+    files = [
+        result(tmp_path / "a.json", {"a": [0]}),
+        result(tmp_path / "b.json", {"a": [1]}, SETTINGS | {"judge": "lighteval 0.13.0"}),
+    ]
+    assert main(["eval", "--compare", *files]) == 2
+    assert "judge is None in one and lighteval 0.13.0 in the other" in capsys.readouterr().err
 
 
 def test_an_unfinished_result_names_the_command_that_goes_on(tmp_path, capsys):
