@@ -16,7 +16,7 @@ demo: env ## train a tiny model on this machine and show what RPO did
 	.venv/bin/openrlhf-rpo demo
 
 test: env ## all tests that need no GPU, but for a few that take many minutes
-	.venv/bin/python -m pytest tests -m "not gpu and not long" -n auto --maxprocesses 4 --dist loadfile --durations 10
+	.venv/bin/python -m pytest tests -m "not gpu and not long" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
 	@echo "make test: all tests passed"
 
 long: env ## those few: runs killed at random moments, two ranks of partitioned weights, trials of a study
