@@ -25,6 +25,7 @@ def patch() -> None:
         ("openrlhf.utils.utils", _float32),
         ("deepspeed.comm.torch", _no_shared_memory_reduce),
         ("deepspeed.runtime.engine", _torch_adam),
+        ("deepspeed.runtime.zero.partition_parameters", _gather_one_by_one),
         ("openrlhf.utils.deepspeed.deepspeed", _strategy_on_cpu),
         ("openrlhf.trainer.ray.launcher", _port_that_nobody_draws),
         ("openrlhf.trainer.ray.ppo_actor", weight_sync.patch_sender),
@@ -99,6 +100,18 @@ def _torch_adam(module: Any) -> None:
         return configure(self, parameters, *args, **kwargs)
 
     module.DeepSpeedEngine.get_optimizer_configuration = without_compiling
+
+
+def _gather_one_by_one(module: Any) -> None:
+    """DeepSpeed before 0.19.8 gathers several parameters at once and waits for the last, which over gloo need not end last.
+
+    A weight whose bias had come was still being written: its gather went over the checkpoint loaded into it meanwhile.
+    """
+
+    def gather(self: Any, parameters: list[Any], hierarchy: int = 0, quantize: bool = False) -> None:
+        self._allgather_params_sequential(parameters, hierarchy)
+
+    module.Init._allgather_params_coalesced = gather
 
 
 def _port_that_nobody_draws(module: Any) -> None:

@@ -57,4 +57,5 @@ def test_sharing_trains_with_two_ranks_of_partitioned_weights_a_reference_and_lo
     )
     records = metrics(run)
     assert len(records) == 3 and all(math.isfinite(v) for m in records for v in m.values())
+    assert max(m["rpo/rollout_log_prob_gap"] for m in records) < 1e-3  # the weights are those that the engine has
     assert len(said(run)) == 2  # policy and reference

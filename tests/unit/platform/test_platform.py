@@ -142,6 +142,41 @@ torch.distributed.destroy_process_group()  # its threads abort a process that en
     assert not (tmp_path / "compiled").exists()
 
 
+def test_weights_that_ranks_gather_on_a_cpu_host_are_whole_at_once(tmp_path):
+    """ZeRO stage 3: a weight is loaded, then read, beside a bias whose gather ends long before the weight's."""
+    program = f"""
+import os
+from openrlhf_rpo import platform
+platform.choose("cpu", 0.0)
+platform.prepare()
+os.environ["LOCAL_RANK"] = "0"
+import torch, deepspeed
+child = os.fork()
+rank = int(child == 0)
+deepspeed.init_distributed("gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=2, auto_mpi_discovery=False)
+config = {{"train_batch_size": 2, "zero_optimization": {{"stage": 3}}}}
+wrong = []
+for i in range(30):
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        layer = torch.nn.Linear(1024, 1024)
+    with deepspeed.zero.GatheredParameters(list(layer.parameters()), modifier_rank=0), torch.no_grad():
+        if rank == 0:
+            layer.weight.fill_(i)
+    with deepspeed.zero.GatheredParameters(layer.weight):
+        loaded = bool((layer.weight == i).all())
+    with deepspeed.zero.GatheredParameters(list(layer.parameters())):
+        read = layer.weight.detach().clone()
+    if not loaded or not (read == i).all():
+        wrong.append(i)
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+if rank:
+    os._exit(0)
+print(wrong, os.waitpid(child, 0)[1])
+"""
+    assert run(program, "cpu")[-1] == "[] 0"
+
+
 def test_actors_on_a_cpu_host_ask_for_no_gpu():
     asked = []
 
