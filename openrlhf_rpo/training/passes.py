@@ -8,8 +8,7 @@ def needs_old_log_probs(args: SimpleNamespace) -> bool:
 
     When exactly one optimizer step follows each rollout, the old policy is the current one: its log-probs are those of
     the training step itself. What reads them earlier keeps the pass: a KL penalty in the reward, the weights of prefix
-    tokens, steps that train the critic alone; and LoRA dropout, which is off in that pass and on in training. ZeRO stage 3
-    keeps it, too: of two runs with two ranks on a CPU one had other log-probs in training than in rollout.
+    tokens, steps that train the critic alone; and LoRA dropout, which is off in that pass and on in training.
     """
     one_update = (
         args.train.max_epochs == 1
@@ -18,7 +17,7 @@ def needs_old_log_probs(args: SimpleNamespace) -> bool:
     )
     kl_in_reward = args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
     weighted = args.rpo.prefix_loss.mode == "weighted"
-    return not one_update or kl_in_reward or weighted or args.ds.lora.dropout > 0 or args.ds.zero_stage == 3
+    return not one_update or kl_in_reward or weighted or args.ds.lora.dropout > 0
 
 
 def cannot_share(args: SimpleNamespace) -> str | None:

@@ -22,9 +22,8 @@ def test_kl_as_a_loss_does_not_bring_the_pass_back(parsed):
         {"algo__kl__init_coef": 0.01},
         {"rpo__prefix_loss__mode": "weighted"},
         {"ds__lora__dropout": 0.1},
-        {"ds__zero_stage": 3},
     ],
-    ids=["two epochs", "two optimizer steps", "KL in the reward", "weights of prefix tokens", "LoRA dropout", "ZeRO-3"],
+    ids=["two epochs", "two optimizer steps", "KL in the reward", "weights of prefix tokens", "LoRA dropout"],
 )
 def test_what_needs_old_log_probs_before_training_keeps_the_pass(parsed, changes):
     assert needs_old_log_probs(parsed(**changes))
