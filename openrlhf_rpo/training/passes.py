@@ -28,8 +28,6 @@ def cannot_share(args: SimpleNamespace) -> str | None:
         "--ds.use_liger_kernel replaces the model's forward": args.ds.use_liger_kernel,
         "--actor.aux_loss_coef counts the router's choices by token": args.actor.aux_loss_coef > 1e-8,
         "--rollout.n_samples_per_prompt 1 has nothing to share": args.rollout.n_samples_per_prompt == 1,
-        "with --ds.zero_stage 3 it is not tried enough to be chosen by auto": args.ds.zero_stage == 3
-        and args.rpo.shared_prefix == "auto",
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -34,9 +34,9 @@ def test_prefixes_are_shared_unless_something_stands_against_it(parsed):
     assert not shares_prefixes(parsed(rpo__shared_prefix="off"))
 
 
-def test_partitioned_weights_are_shared_only_on_request(parsed):
-    assert not shares_prefixes(parsed(ds__zero_stage=3))
-    assert shares_prefixes(parsed(ds__zero_stage=3, rpo__shared_prefix="on"))
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_groups_share_at_every_zero_stage(parsed, stage):
+    assert shares_prefixes(parsed(ds__zero_stage=stage))
 
 
 @pytest.mark.parametrize(
