@@ -109,6 +109,11 @@ ARMS = {
     "main": [replace(GRPO, questions=16, steps=16), CAPPED, PAPER, RPO, *RULES],
     "hard": [GRPO, CAPPED, PAPER, RPO, *RULES],
 }
+REINFORCE = ("algo.advantage.estimator", "reinforce")
+BASELINES = {
+    "depth_baseline": (REINFORCE, ("rpo.advantage.baseline", "depth")),
+    "history_baseline": (REINFORCE, ("rpo.advantage.baseline", "history")),
+}
 HALF = replace(RPO, name="half_bare", options=(("rpo.replay.share", 0.5),))
 COSINE = (("actor.lr_scheduler", "cosine_with_min_lr"),)
 # Learning rates and batch shapes around them.
@@ -121,6 +126,7 @@ TRIED = [
     *(replace(RPO, lr=lr, questions=8, samples=8, steps=32) for lr in (2e-4, 3e-4)),
     *(replace(rule, lr=lr) for rule in (HALF, *RULES[:5]) for lr in (2e-4, 3e-4)),
     *(replace(RULES[-2], lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
+    *(replace(RPO, name=n, lr=lr, options=o) for n, o in BASELINES.items() for lr in (1e-4, 2e-4, 3e-4)),
     replace(RULES[-1], lr=1e-4),
     *(
         replace(arm, name=f"{arm.name}_cosine", lr=lr, options=(*arm.options, *COSINE))

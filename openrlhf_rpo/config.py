@@ -194,9 +194,11 @@ class AdvantageOptions:
 
     baseline: str = option(
         "none",
-        "depth: from each reward the mean of the other samples that start at the same depth is taken before the estimator "
-        "sees it, so that a sample is compared with those that had its chance",
-        ("none", "depth"),
+        "what is taken from each reward before the estimator sees it; depth: the mean of the other samples that start at "
+        "the same depth, so that a sample is compared with those that had its chance; history: that mean with the chance "
+        "that the question's earlier visits give to this cut, so that groups that agree teach, too (needs an estimator that "
+        "does not center by group: reinforce)",
+        ("none", "depth", "history"),
     )
     weight: str = option(
         "response",

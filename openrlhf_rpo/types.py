@@ -98,6 +98,7 @@ class Sample:
     score: float | None = None
     shaped_reward: float | None = None
     reward_logs: Mapping[str, float] = field(default_factory=dict)
+    expected: float | None = None
 
     @property
     def path_length(self) -> int:

@@ -219,6 +219,12 @@ def _check_rules(args: SimpleNamespace, rpo: RPOConfig) -> None:
         f"--rpo.cut.rule {rpo.cut.rule} compares log-probs at temperature 1: it needs --rollout.temperature 1 and "
         f"--rollout.top_p 1 (they are {args.rollout.temperature:g} and {args.rollout.top_p:g})",
     )
+    estimator = args.algo.advantage.estimator
+    _need(
+        rpo.advantage.baseline != "history" or estimator not in ("group_norm", "rloo", "dr_grpo", "reinforce_baseline"),
+        f"--rpo.advantage.baseline history is lost in --algo.advantage.estimator {estimator}, which takes the group's mean "
+        "from every reward: add --algo.advantage.estimator reinforce",
+    )
     _need(
         rpo.advantage.weight == "response" or args.actor.loss_agg_mode == "seq-mean-token-mean",
         "--rpo.advantage.weight path changes what a sequence weighs, and --actor.loss_agg_mode token-mean weighs tokens: "

@@ -65,6 +65,9 @@ UPSTREAM = {
     "total_length": Figure("tokens", "prompt and path, a sample"),
     "prefix_length": Figure("tokens", "reused, a sample trained on"),
     "path_length": Figure("tokens", "reused and generated, a sample trained on"),
+    "expected_score": Figure(
+        "share", "what the history promised, with --rpo.advantage.baseline history: beside score, a sample"
+    ),
     "truncated": Figure("share", "samples trained on that hit their length limit"),
     "response_clip_ratio": Figure("share", "the same, under upstream's other name"),
     "rollout_log_prob_gap": Figure("", "as rpo/rollout_log_prob_gap, weighted by micro-batch"),

@@ -28,6 +28,8 @@ def _to_experience(group: Group, sample: Sample, prompt_ids: tuple[int, ...], pr
         "prefix_length": torch.tensor([float(len(prefix))]),
         "path_length": torch.tensor([float(sample.path_length)]),
     }
+    if sample.expected is not None:
+        info["expected_score"] = torch.tensor([sample.expected])
     rewards = scores = None
     if sample.shaped_reward is not None:
         rewards, scores = torch.tensor([sample.shaped_reward]), torch.tensor([sample.score])

@@ -8,6 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from openrlhf_rpo.algo.baseline import expected_score, written_share
 from openrlhf_rpo.algo.budget import token_budget
 from openrlhf_rpo.algo.cut import CutRule, Stored, cut_rule
 from openrlhf_rpo.algo.cut.prefixes import choose_prefixes, choose_rule, paths_to_cut
@@ -20,7 +21,7 @@ from openrlhf_rpo.rollout.engine import Draft, Generated, Request
 from openrlhf_rpo.rollout.generation import Generator
 from openrlhf_rpo.rollout.reward_pool import RewardRequest
 from openrlhf_rpo.rollout.scoring import Scorer
-from openrlhf_rpo.types import OWN, Group, Path, Prefix, Question, Sample
+from openrlhf_rpo.types import OWN, Group, Path, Prefix, Question, Sample, Visit
 
 EVAL_STEP = -1  # the "step" that keys the seeds of evaluation: the same questions are sampled alike every time
 
@@ -83,7 +84,10 @@ class Rollout:
             )
             for q, known, rule in zip(questions, stored, rules, strict=True)
         ]
-        return self.score(self._generate(questions, prefixes, self.sampling, step))
+        groups = self.score(self._generate(questions, prefixes, self.sampling, step))
+        if self.config.advantage.baseline == "history":
+            groups = [_with_expected(group, known.visits) for group, known in zip(groups, stored, strict=True)]
+        return groups
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
         """What the cache knows of each question, as far as the cut rules want to know it."""
@@ -95,7 +99,8 @@ class Rollout:
                 paths = self.cache.slots(question_ids)
             else:
                 paths = {name: {OWN: path} for name, path in self.cache.paths(question_ids).items()}
-            if self.config.cut.max_reuses is not None or any(rule.history for rule in rules):
+            history = self.config.cut.max_reuses is not None or self.config.advantage.baseline == "history"
+            if history or any(rule.history for rule in rules):
                 visits = self.cache.all_visits(question_ids)
             else:
                 visits = {name: (visit,) for name, visit in self.cache.visits(question_ids).items()}
@@ -231,3 +236,12 @@ class Rollout:
 def _sample(prefix: Prefix, generated: Generated) -> Sample:
     finish = "length" if generated.finish_reason == "length" else "stop"
     return Sample(prefix, generated.token_ids, generated.log_probs, finish)
+
+
+def _with_expected(group: Group, visits: Sequence[Visit]) -> Group:
+    """The group with the chance that its question's earlier visits gave to each sample."""
+    members = (
+        replace(sample, expected=expected_score(visits, written_share(sample.prefix.cut, len(sample.prefix))))
+        for sample in group.samples
+    )
+    return replace(group, samples=tuple(members))

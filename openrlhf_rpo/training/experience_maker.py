@@ -7,7 +7,7 @@ from typing import Any
 import ray
 import torch
 
-from openrlhf_rpo.algo.baseline import depth_baselines
+from openrlhf_rpo.algo.baseline import depth_baselines, history_baselines
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.batches import fewest_micro_batches, fit, micro_batches, over_ranks
@@ -75,8 +75,8 @@ class RPOExperienceMaker(RemoteExperienceMaker):
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list["Experience"]) -> list["Experience"]:
         """Upstream's estimators. Length penalties see the path's length, not only the tokens sampled now."""
-        if self.config.advantage.baseline == "depth":
-            subtract_depth_baselines(experiences, self.args.rollout.n_samples_per_prompt)
+        if self.config.advantage.baseline != "none":
+            subtract_baselines(experiences, self.args.rollout.n_samples_per_prompt)
         lengths = [e.response_length for e in experiences]
         for experience in experiences:
             experience.response_length = experience.info["path_length"].long()
@@ -91,12 +91,19 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         return experiences
 
 
-def subtract_depth_baselines(experiences: list["Experience"], group_size: int) -> None:
-    """Take ``algo/baseline.py``'s b from every reward, in place; groups are ``group_size`` samples in a row, by index."""
+def subtract_baselines(experiences: list["Experience"], group_size: int) -> None:
+    """Take ``algo/baseline.py``'s b from every reward, in place; groups are ``group_size`` samples in a row, by index.
+
+    The history has its say where the rollout asked it (``expected_score``).
+    """
     rewards = in_sample_order(experiences, [e.rewards.float() for e in experiences])
     depths = in_sample_order(experiences, [e.info["prefix_length"].long() for e in experiences])
     groups = [slice(i, i + group_size) for i in range(0, len(rewards), group_size)]
-    baselines = [b for group in groups for b in depth_baselines(rewards[group], depths[group])]
+    if "expected_score" in experiences[0].info:
+        expected = in_sample_order(experiences, [e.info["expected_score"] for e in experiences])
+        baselines = [b for g in groups for b in history_baselines(rewards[g], depths[g], expected[g])]
+    else:
+        baselines = [b for g in groups for b in depth_baselines(rewards[g], depths[g])]
     for experience, baseline in zip(experiences, by_micro_batch(experiences, baselines), strict=True):
         experience.rewards = experience.rewards.float() - baseline
 

@@ -12,12 +12,23 @@ def shares(context):
 
 def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path) -> None:
     """Learning rate 0: of a replayed path the last token is written anew, the others but for the rounding of a half."""
-    run = run_training(tmp_path, 2, train__num_episodes=2, actor__adam__lr=0, rpo__preset="verify", rpo__replay__share=0.5)
+    run = run_training(
+        tmp_path,
+        2,
+        train__num_episodes=2,
+        actor__adam__lr=0,
+        rpo__preset="verify",
+        rpo__replay__share=0.5,
+        rpo__advantage__baseline="history",
+        algo__advantage__estimator="reinforce",
+    )
     assert run.status == 0, run.output[-3000:]
     with run.cache() as cache:
         records, slots = cache.records(), cache.slots(cache.question_ids())
     assert records[-1].metrics["rpo/groups_from_bare_question"] == 0.5
     assert records[-1].metrics["rpo/cache/every"] == 1.0
+    promised = [record.metrics["expected_score"] for record in records]
+    assert promised[0] == 0.5 and all(0 < p < 1 and p != 0.5 for p in promised[2:])  # the first visits have no history
     assert all(s.metrics["timing/verify"] > 0 for s in records if s.metrics["rpo/groups_from_bare_question"] < 1)
     assert all(places.keys() == {0, 1, 2, 3} for places in slots.values())
     replayed = [path for places in slots.values() for path in places.values() if path.parent_id]

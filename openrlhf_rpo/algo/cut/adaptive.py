@@ -20,6 +20,7 @@ Choose it where a fixed L is too short for easy questions (their groups agree) a
 
 import math
 
+from openrlhf_rpo.algo.baseline import written_share
 from openrlhf_rpo.algo.cut.context import CutContext
 from openrlhf_rpo.algo.cut.uniform import largest_cut, uniform
 from openrlhf_rpo.types import Visit
@@ -37,6 +38,6 @@ def adaptive(context: CutContext) -> tuple[int, ...]:
 
 def wanted_share(visit: Visit, target: float) -> float:
     """s': share of a path to write anew so that about ``target`` of the samples succeed; may exceed 1."""
-    share = visit.cut / (visit.cut + visit.prefix_length) if visit.prefix_length else 1.0
+    share = written_share(visit.cut, visit.prefix_length)
     success = (visit.n_rewarded + 0.5) / (visit.n_samples + 1)
     return share * math.log(target) / math.log(success)

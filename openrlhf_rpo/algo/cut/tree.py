@@ -9,8 +9,8 @@ between 1 and 50, two somewhere between 51 and 100.
 
 Degenerate cases: D = 1 is ``uniform`` without its m = 0. L below D repeats cuts. L below 1 leaves one token to write.
 
-Choose it together with ``--rpo.baseline depth``: samples that start further back have a smaller chance, and a mean over
-the whole group would blame them for it.
+Choose it together with ``--rpo.advantage.baseline depth``: samples that start further back have a smaller chance, and a
+mean over the whole group would blame them for it.
 """
 
 import math

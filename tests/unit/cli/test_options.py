@@ -339,6 +339,13 @@ def test_a_tree_needs_as_many_samples_at_each_depth(parse):
         parse(rpo__cut__rule="tree", rpo__cut__depths="7")
 
 
+def test_a_baseline_from_the_history_needs_an_estimator_that_keeps_it(parse):
+    with pytest.raises(UsageError, match="is lost in --algo.advantage.estimator group_norm"):
+        parse(rpo__advantage__baseline="history", algo__advantage__estimator="group_norm")
+    found = parse(rpo__advantage__baseline="history", algo__advantage__estimator="reinforce")
+    assert found.rpo.advantage.baseline == "history"
+
+
 def test_a_weight_by_path_needs_a_mean_over_sequences(parse):
     with pytest.raises(UsageError, match="add --actor.loss_agg_mode seq-mean-token-mean"):
         parse(rpo__advantage__weight="path", actor__loss_agg_mode="token-mean")

@@ -18,7 +18,7 @@ from openrlhf_rpo.training.experience_maker import (
     is_prefix,
     prefix_token_weights,
     rollout_log_prob_gap,
-    subtract_depth_baselines,
+    subtract_baselines,
     written_share,
 )
 from openrlhf_rpo.types import Group, Prefix, Question, Sample
@@ -299,11 +299,23 @@ def test_a_baseline_by_depth_reaches_the_advantages_whatever_the_micro_batches()
     args = tree_args(rpo__advantage__baseline="depth")
     maker = make(RPOExperienceMaker, args)
     experiences = without_kl(experiences_of(maker, at_depths((5, 5, 2, 2), (1.0, 0.0, 1.0, 1.0), (3, 3, 3, 3))))
-    subtract_depth_baselines(experiences, 4)
+    subtract_baselines(experiences, 4)
     order = [i for e in experiences for i in e.index]
     rewards = [r for e in experiences for r in e.rewards.tolist()]
     assert dict(zip(order, rewards, strict=True)) == {0: 1.0, 1: -1.0, 2: 0.0, 3: 0.0}
     assert [r for e in experiences for r in e.info["reward"].tolist()] != rewards  # what is logged stays the reward
+
+
+def test_a_baseline_from_the_history_makes_a_group_that_agrees_teach():
+    """All right, where 0.25 and 1 were expected of two depths: b = (2 * 0.25 + 1) / 3, and 1."""
+    maker = make(RPOExperienceMaker, tree_args(rpo__advantage__baseline="history"))
+    [group] = at_depths((5, 5, 2, 2), (1.0, 1.0, 1.0, 1.0), (3, 3, 3, 3))
+    members = [replace(s, expected=v) for s, v in zip(group.samples, (0.25, 0.25, 1.0, 1.0), strict=True)]
+    experiences = without_kl(experiences_of(maker, [replace(group, samples=tuple(members))]))
+    subtract_baselines(experiences, 4)
+    order = [i for e in experiences for i in e.index]
+    rewards = [r for e in experiences for r in e.rewards.tolist()]
+    assert dict(zip(order, rewards, strict=True)) == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0})
 
 
 def test_with_one_depth_the_baseline_changes_nothing_that_is_normalized():
