@@ -40,8 +40,8 @@ def test_a_good_run_passes_and_its_questions_are_counted(run, capsys):
 
 
 def test_an_option_that_keeps_every_sample_whole_is_said(run, capsys):
-    run(ds__zero_stage=3)
-    assert "Shared prefix: off, every sample runs whole: with --ds.zero_stage 3" in capsys.readouterr().out
+    run(actor__aux_loss_coef=0.01)
+    assert "Shared prefix: off, every sample runs whole: --actor.aux_loss_coef" in capsys.readouterr().out
 
 
 # ── The model ──
