@@ -222,6 +222,15 @@ def machine(options: argparse.Namespace) -> dict[str, str]:
     }
 
 
+def result_of(cases: list[dict], options: argparse.Namespace) -> dict:
+    return {
+        "machine": machine(options),
+        "cases": cases,
+        "worst_logprob_difference": max(c["logprob_difference"] for c in cases),
+        "worst_gradient_difference": max(c["gradient_difference"] for c in cases),
+    }
+
+
 def report(result: dict) -> str:
     """The result as Markdown."""
     lines = ["# Shared prefix: forward and backward of one group", ""]
@@ -265,6 +274,8 @@ def parse() -> argparse.Namespace:
     options.device = "cuda" if torch.cuda.is_available() else "cpu"
     options.model = options.model or ("1.5b" if options.device == "cuda" else "small")
     options.dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
     if options.quick:
         options.groups, options.prefixes, options.responses = [6], [850], [50]
     return options
@@ -284,15 +295,10 @@ def main() -> None:
             f"packed {case['packed_s']:.3f} s, shared {case['shared_s']:.3f} s, {case['ratio']:.2f} of {case['bound']:.2f}",
             flush=True,
         )
-    result = {
-        "machine": machine(options),
-        "cases": cases,
-        "worst_logprob_difference": max(c["logprob_difference"] for c in cases),
-        "worst_gradient_difference": max(c["gradient_difference"] for c in cases),
-    }
-    if options.out:
-        options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-        options.out.with_suffix(".md").write_text(report(result))
+        result = result_of(cases, options)
+        if options.out:  # after each case: a grid takes an hour
+            options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+            options.out.with_suffix(".md").write_text(report(result))
     print(json.dumps(result))
 
 

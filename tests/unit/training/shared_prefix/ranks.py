@@ -6,6 +6,7 @@ Each rank trains on groups of its own. Rank 0 writes FOLDER/results.pt: (stage, 
 each of the steps, and the parameters after them.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def main() -> None:
     if rank == 0:
         torch.save(results, folder / "results.pt")
     torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # DeepSpeed holds groups of its own: an interpreter that ends around their threads aborts now and then
 
 
 if __name__ == "__main__":
