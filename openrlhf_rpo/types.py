@@ -88,7 +88,8 @@ class Sample:
     """One member of a group: ``prefix`` followed by the ``response_ids`` sampled in this step.
 
     ``score`` is correctness as the reward function gave it, ``shaped_reward`` the number trained on; both are None
-    until they are known. ``reward_logs`` are further numbers that the reward function wants to see logged.
+    until they are known. ``reward_logs`` are further numbers that the reward function wants to see logged. ``expected`` is
+    the chance that the question's history gave it before it was sampled, None unless the baseline asks for it.
     """
 
     prefix: Prefix

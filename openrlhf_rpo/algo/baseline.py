@@ -14,23 +14,15 @@ group r_i - b_i is G / (G - 1) times r_i - mean(r), and an estimator that divide
 
 A group whose rewards are all equal says nothing by itself, but it says something against the question's history. With
 ``history`` the mean above has WORTH more samples, whose reward is the chance that the question's earlier visits give to this
-cut (a posterior mean)::
+cut (a posterior mean, v_i from ``algo.history.expected_score``)::
 
-    b_i = (WORTH v_i + sum of those r_j) / (WORTH + number of them),   v_i = exp(-risk * share_i)
-
-``share`` is the part of its path that a sample writes itself, 1 from the bare question, and every part carries the same
-risk (as in the cut rule ``adaptive``), fitted to the visits, the newest counting most. Example, one earlier visit that
-wrote half and was right in 1 of 4: q = 1.5 / 5, risk = 2.41, so v = 0.30 for a half, 0.55 for a quarter, 0.09 bare.
+    b_i = (WORTH v_i + sum of those r_j) / (WORTH + number of them)
 """
 
-import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from openrlhf_rpo.types import Visit
-
 WORTH = 2.0  # samples that the history counts for
-_FADING = 0.5  # what a visit counts against the next newer one: the policy moves on
 
 
 def depth_baselines(rewards: Sequence[float], depths: Sequence[int]) -> list[float]:
@@ -44,26 +36,6 @@ def history_baselines(rewards: Sequence[float], depths: Sequence[int], expected:
         (WORTH * value + sum(compared)) / (WORTH + len(compared))
         for value, compared in zip(expected, _compared(rewards, depths), strict=True)
     ]
-
-
-def expected_score(visits: Sequence[Visit], share: float) -> float:
-    """v: the chance of a sample that writes ``share`` of its path, by the question's visits, oldest first.
-
-    Degenerate cases: without visits a whole path succeeds with 1/2; a visit whose path was kept whole says nothing.
-    """
-    weights = [_FADING ** (len(visits) - 1 - i) for i in range(len(visits))]
-    shares = [written_share(visit.cut, visit.prefix_length) for visit in visits]
-    known = sum(w * s * s for w, s in zip(weights, shares, strict=True))
-    if known == 0:
-        return math.exp(-math.log(2) * share)
-    risks = (-math.log((visit.n_rewarded + 0.5) / (visit.n_samples + 1)) for visit in visits)
-    risk = sum(w * s * r for w, s, r in zip(weights, shares, risks, strict=True)) / known
-    return math.exp(-risk * share)
-
-
-def written_share(cut: int, prefix_length: int) -> float:
-    """The part of a path that a sample writes itself, by tokens of the path that was cut; 1 from the bare question."""
-    return cut / (cut + prefix_length) if prefix_length else 1.0
 
 
 def _compared(rewards: Sequence[float], depths: Sequence[int]) -> list[list[float]]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_rpo.algo.baseline import expected_score, written_share
 from openrlhf_rpo.algo.budget import token_budget
 from openrlhf_rpo.algo.cut import CutRule, Stored, cut_rule
 from openrlhf_rpo.algo.cut.prefixes import choose_prefixes, choose_rule, paths_to_cut
 from openrlhf_rpo.algo.draws import request_seed
+from openrlhf_rpo.algo.history import expected_score, share_to_write
 from openrlhf_rpo.algo.reward_shaping import shape_rewards
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
@@ -56,6 +56,7 @@ class Rollout:
         self.cache = cache
         self.tokenizer = tokenizer
         self.config = config
+        self._by_history = config.advantage.baseline == "history"
         self.seed = args.train.seed
         self.max_len = args.data.max_len
         self.clock = PhaseClock()
@@ -85,12 +86,12 @@ class Rollout:
             for q, known, rule in zip(questions, stored, rules, strict=True)
         ]
         groups = self.score(self._generate(questions, prefixes, self.sampling, step))
-        if self.config.advantage.baseline == "history":
+        if self._by_history:
             groups = [_with_expected(group, known.visits) for group, known in zip(groups, stored, strict=True)]
         return groups
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
-        """What the cache knows of each question, as far as the cut rules want to know it."""
+        """What the cache knows of each question, as far as the cut rules and the baseline want to know it."""
         if self.cache is None:
             raise ValueError("a training step's rollout needs the path cache")
         rules = [cut_rule(name) for name in self.config.cut.rules]
@@ -99,8 +100,8 @@ class Rollout:
                 paths = self.cache.slots(question_ids)
             else:
                 paths = {name: {OWN: path} for name, path in self.cache.paths(question_ids).items()}
-            history = self.config.cut.max_reuses is not None or self.config.advantage.baseline == "history"
-            if history or any(rule.history for rule in rules):
+            counted = self.config.cut.max_reuses is not None
+            if counted or self._by_history or any(rule.history for rule in rules):
                 visits = self.cache.all_visits(question_ids)
             else:
                 visits = {name: (visit,) for name, visit in self.cache.visits(question_ids).items()}
@@ -241,7 +242,7 @@ def _sample(prefix: Prefix, generated: Generated) -> Sample:
 def _with_expected(group: Group, visits: Sequence[Visit]) -> Group:
     """The group with the chance that its question's earlier visits gave to each sample."""
     members = (
-        replace(sample, expected=expected_score(visits, written_share(sample.prefix.cut, len(sample.prefix))))
+        replace(sample, expected=expected_score(visits, share_to_write(sample.prefix.cut, len(sample.prefix))))
         for sample in group.samples
     )
     return replace(group, samples=tuple(members))

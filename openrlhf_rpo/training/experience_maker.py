@@ -94,7 +94,7 @@ class RPOExperienceMaker(RemoteExperienceMaker):
 def subtract_baselines(experiences: list["Experience"], group_size: int) -> None:
     """Take ``algo/baseline.py``'s b from every reward, in place; groups are ``group_size`` samples in a row, by index.
 
-    The history has its say where the rollout asked it (``expected_score``).
+    The history has its say where the rollout asked it (``Sample.expected``).
     """
     rewards = in_sample_order(experiences, [e.rewards.float() for e in experiences])
     depths = in_sample_order(experiences, [e.info["prefix_length"].long() for e in experiences])

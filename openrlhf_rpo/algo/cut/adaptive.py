@@ -20,9 +20,9 @@ Choose it where a fixed L is too short for easy questions (their groups agree) a
 
 import math
 
-from openrlhf_rpo.algo.baseline import written_share
 from openrlhf_rpo.algo.cut.context import CutContext
 from openrlhf_rpo.algo.cut.uniform import largest_cut, uniform
+from openrlhf_rpo.algo.history import share_to_write, success_rate
 from openrlhf_rpo.types import Visit
 
 
@@ -38,6 +38,4 @@ def adaptive(context: CutContext) -> tuple[int, ...]:
 
 def wanted_share(visit: Visit, target: float) -> float:
     """s': share of a path to write anew so that about ``target`` of the samples succeed; may exceed 1."""
-    share = written_share(visit.cut, visit.prefix_length)
-    success = (visit.n_rewarded + 0.5) / (visit.n_samples + 1)
-    return share * math.log(target) / math.log(success)
+    return share_to_write(visit.cut, visit.prefix_length) * math.log(target) / math.log(success_rate(visit))

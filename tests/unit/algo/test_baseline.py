@@ -1,14 +1,12 @@
-"""Laws of the baselines by depth and from the history."""
+"""Laws of the baselines by depth and by the history."""
 
 import itertools
-import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.baseline import WORTH, depth_baselines, expected_score, history_baselines, written_share
-from openrlhf_rpo.types import Visit
+from openrlhf_rpo.algo.baseline import WORTH, depth_baselines, history_baselines
 
 GROUP = st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0, 10, 50])), min_size=1, max_size=8)
 
@@ -38,37 +36,6 @@ def test_with_one_depth_it_is_the_mean_of_the_group_up_to_a_factor(rewards):
     assert left == pytest.approx([n / (n - 1) * (r - mean) for r in rewards], abs=1e-9)
 
 
-def visit(cut, prefix, rewarded, n=4):
-    return Visit("q", 1, cut, prefix, 100, n, rewarded, "best")
-
-
-def test_what_one_visit_says_of_other_cuts():
-    """Half written anew, 1 of 4 right: q = 1.5 / 5, and half is expected to go that way again."""
-    seen = [visit(50, 50, 1)]
-    assert expected_score(seen, 0.5) == pytest.approx(0.3)
-    assert expected_score(seen, 0.25) == pytest.approx(0.3**0.5) and expected_score(seen, 1.0) == pytest.approx(0.09)
-
-
-def test_without_visits_a_whole_path_is_right_half_the_time_and_a_kept_path_always():
-    assert expected_score([], 1.0) == 0.5 and expected_score([], 0.0) == 1.0
-    assert expected_score([visit(0, 80, 4)], 1.0) == 0.5  # nothing was written
-
-
-def test_the_newest_visit_counts_twice_the_one_before():
-    old, new = visit(0, 0, 0), visit(0, 0, 4)
-    risks = [-math.log(0.5 / 5), -math.log(4.5 / 5)]
-    assert expected_score([old, new], 1.0) == pytest.approx(math.exp(-(0.5 * risks[0] + risks[1]) / 1.5))
-
-
-VISITS = st.lists(st.builds(visit, st.integers(0, 90), st.integers(0, 90), st.integers(0, 4)), max_size=5)
-
-
-@given(VISITS, st.floats(0, 1), st.floats(0, 1))
-def test_a_chance_is_one_and_falls_with_what_must_be_written(visits, a, b):
-    low, high = sorted([a, b])
-    assert 0 < expected_score(visits, high) <= expected_score(visits, low) <= 1
-
-
 @given(GROUP, st.data())
 def test_nor_does_it_with_a_history(group, data):
     rewards, depths = map(list, zip(*group, strict=True))
@@ -84,10 +51,6 @@ def test_a_group_that_agrees_differs_from_what_was_expected():
     assert history_baselines([1.0] * 4, [5] * 4, [0.3] * 4) == pytest.approx([(WORTH * 0.3 + 3) / (WORTH + 3)] * 4)
     assert history_baselines([1.0] * 4, [5] * 4, [1.0] * 4) == [1.0] * 4
     assert history_baselines([1.0], [5], [0.3]) == [0.3]
-
-
-def test_the_bare_question_is_written_whole():
-    assert written_share(0, 0) == 1.0 and written_share(30, 90) == 0.25 and written_share(40, 0) == 1.0
 
 
 def test_nobody_gains_by_where_they_start():
