@@ -51,33 +51,35 @@ def shared_log_probs(
     logits = output["logits"][0].float()
     if temperature != 1.0:
         logits = logits / temperature
-    chosen = _ChosenLogProbs.apply(logits, which, sequences[row, target])
+    chosen, normalizer = _ChosenLogProbs.apply(logits, which, sequences[row, target])
     entropy = None
     if with_entropy:
-        spread = logits.logsumexp(-1) - (logits.softmax(-1) * logits).sum(-1)
+        spread = normalizer - (logits.softmax(-1) * logits).sum(-1)
         entropy = _scatter(spread[which], row, column, action_mask)
     return ActionLogProbs(_scatter(chosen, row, column, action_mask), entropy, layout.tokens)
 
 
 class _ChosenLogProbs(torch.autograd.Function):
-    """(N,) log-probs of the tokens ``chosen`` after the positions ``which`` of ``logits`` (K, V).
+    """(N,) log-probs of the tokens ``chosen`` after the positions ``which`` of ``logits`` (K, V); the (K,) normalizers.
 
-    Its gradient, chosen - softmax, takes one more tensor of the logits' size; derived by autograd it takes four, and logits
+    The gradient, chosen - softmax, takes one more tensor of the logits' size; derived by autograd it takes four, and logits
     are the largest tensors of a step.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, which: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, logits: torch.Tensor, which: torch.Tensor, chosen: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         normalizer = logits.logsumexp(-1)
         ctx.save_for_backward(logits, normalizer, which, chosen)
-        return logits[which, chosen] - normalizer[which]
+        return logits[which, chosen] - normalizer[which], normalizer
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor, of_normalizer: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, normalizer, which, chosen = ctx.saved_tensors
-        of_position = torch.zeros_like(normalizer).index_add_(0, which, gradient)
-        out = torch.sub(logits, normalizer[:, None]).exp_().mul_(-of_position[:, None])
+        of_position = of_normalizer.index_add(0, which, gradient, alpha=-1)
+        out = torch.sub(logits, normalizer[:, None]).exp_().mul_(of_position[:, None])
         return out.index_put_((which, chosen), gradient, accumulate=True), None, None
 
 
