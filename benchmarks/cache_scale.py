@@ -283,6 +283,8 @@ def main() -> int:
     parser.add_argument("--folder", help="where the database goes while it is measured (default: the temporary folder)")
     parser.add_argument("--report", help="write REPORT.md, REPORT.json and REPORT.png")
     args = parser.parse_args()
+    if args.report:
+        File(args.report).parent.mkdir(parents=True, exist_ok=True)
     if args.quick:
         args.questions, args.steps, args.sizes = 1500, 30, [500]
     load = os.getloadavg()[0]
@@ -300,7 +302,6 @@ def main() -> int:
         "load": f"{load:.1f}, {os.getloadavg()[0]:.1f}",
     }
     if args.report:
-        File(args.report).parent.mkdir(parents=True, exist_ok=True)
         plot(report, File(args.report + ".png"))
         File(args.report + ".md").write_text(describe(report, args))
         File(args.report + ".json").write_text(json.dumps(report, indent=1) + "\n")

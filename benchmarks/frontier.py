@@ -331,6 +331,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
+    if args.report:
+        args.report.parent.mkdir(parents=True, exist_ok=True)
     if args.quick:
         args.levels, args.seeds, args.arms, args.evaluations = ["main"], [0], ["rpo"], 1
         args.out = args.out / "quick"
@@ -367,7 +369,6 @@ def main() -> None:
         "levels": summary,
     }
     if args.report:
-        args.report.parent.mkdir(parents=True, exist_ok=True)
         args.report.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
         arms_only = {level: {k: v for k, v in s.items() if k != "base"} for level, s in summary.items()}
         plot(arms_only, args.report.with_suffix(".png"))

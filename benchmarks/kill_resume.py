@@ -390,6 +390,8 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write FILE.json and FILE.md")
     parser.add_argument("--quick", action="store_true", help="at most 3 kills of one configuration")
     args = parser.parse_args()
+    if args.report:
+        args.report.parent.mkdir(parents=True, exist_ok=True)
     if args.quick:
         args.kills, args.configurations = min(args.kills, 3), args.configurations[:1]
     started = time.perf_counter()
@@ -412,7 +414,6 @@ def main() -> int:
         "configurations": {c: {k: str(v) for k, v in (BASE | CONFIGURATIONS[c]).items()} for c in args.configurations},
     }
     if args.report:
-        args.report.parent.mkdir(parents=True, exist_ok=True)
         full = report | {"runs": [asdict(r) for r in results]}
         args.report.with_suffix(".json").write_text(json.dumps(full, indent=1) + "\n")
         args.report.with_suffix(".md").write_text(describe(report, results))

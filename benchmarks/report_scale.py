@@ -241,6 +241,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="browsers a size (default: %(default)s)")
     parser.add_argument("--report", help="write NAME.md and NAME.json")
     args = parser.parse_args()
+    if args.report:
+        File(args.report).parent.mkdir(parents=True, exist_ok=True)
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         raise SystemExit("chromium and chromedriver are needed: apt-get install chromium chromium-driver")
     before = os.getloadavg()[0]

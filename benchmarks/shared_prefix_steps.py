@@ -155,6 +155,8 @@ def main() -> None:
     parser.add_argument("--note", default="", help="a remark for the report, such as what else the machine did")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
     options = parser.parse_args()
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
     rounds, number = (1, 4) if options.quick else (options.rounds, options.steps)
     steps: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
     for arm in tqdm([arm for _ in range(rounds) for arm in ARMS], desc="Runs"):
