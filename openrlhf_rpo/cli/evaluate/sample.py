@@ -151,24 +151,22 @@ def _sample(args: argparse.Namespace, opened: Session, evaluation: Evaluation, n
         for start in range(0, len(todo), args.batch):
             batch = todo[start : start + args.batch]
             groups = opened.rollout.sample_bare(batch, sampling, EVAL_STEP, lambda group: bar.update())
-            parts = {group.question.question_id: _part(group) for group in groups}
-            if args.lighteval:
-                for group in groups:
-                    parts[group.question.question_id]["texts"] = _texts(opened.tokenizer, group)
-            evaluation.result.add_all(parts)
+            tokenizer = opened.tokenizer if args.lighteval else None
+            evaluation.result.add_all({group.question.question_id: _part(group, tokenizer) for group in groups})
 
 
-def _part(group: Group) -> dict[str, Any]:
-    return {
+def _part(group: Group, tokenizer: Any | None) -> dict[str, Any]:
+    """What is kept of a question's samples; with a tokenizer also their texts, for the judge."""
+    part = {
         "label": group.question.label,
         "scores": [sample.score for sample in group.samples],
         "tokens": [len(sample.response_ids) for sample in group.samples],
         "truncated": [sample.truncated for sample in group.samples],
     }
-
-
-def _texts(tokenizer: Any, group: Group) -> list[str]:
-    return [tokenizer.decode(sample.response_ids, skip_special_tokens=True) for sample in group.samples]
+    if tokenizer is None:
+        return part
+    texts = [tokenizer.decode(sample.response_ids, skip_special_tokens=True) for sample in group.samples]
+    return part | {"texts": texts}
 
 
 def _judge(folder: Path, evaluation: Evaluation) -> None:
