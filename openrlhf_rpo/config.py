@@ -90,11 +90,12 @@ CUT_RULES = {
     "bare": "everything, the bare question: for cut.after_all_right",
     "verify": "the current policy accepts each sample's own stored path up to a token (needs update.rule every)",
     "failure": "uniform, of a wrong path (needs update.rule right_and_wrong)",
+    "pivot": "of a wrong path, too, deep in it but not past what can be saved",
     "expert": "uniform, of the path that --rpo.init.mode import took",
 }
 UPDATE_RULES = {
     "epsilon_greedy": "one sample, the best with probability epsilon, else another one (the paper)",
-    "right_and_wrong": "the same, and beside it a wrong sample, for cut.rule failure",
+    "right_and_wrong": "the same, and beside it a wrong sample, for cut.rule failure and pivot",
     "every": "each sample in a place of its own, right or wrong, for cut.rule verify",
 }
 
@@ -394,7 +395,7 @@ class RPOConfig:
         for rule in sorted(rules & {"uncertain", "verify"}):
             if not self.cache.log_probs:
                 raise OptionError(f"--rpo.cut.rule {rule} needs stored log-probs: drop --rpo.cache.log_probs false")
-        for rule, update in (("verify", "every"), ("failure", "right_and_wrong")):
+        for rule, update in (("verify", "every"), ("failure", "right_and_wrong"), ("pivot", "right_and_wrong")):
             if rule in rules and self.update.rule != update and self.update.rule in UPDATE_RULES:
                 raise OptionError(
                     f"--rpo.cut.rule {rule} cuts paths that --rpo.update.rule {self.update.rule} does not keep: "

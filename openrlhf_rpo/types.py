@@ -123,8 +123,9 @@ class Group:
 class Visit:
     """What one step did to one question; the newest visit steers the next one.
 
-    ``shortest_path`` is the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the
-    bare prompt (spec: reset after a group without any rewarded sample).
+    ``cut``, ``prefix_length`` and ``slot`` (of the path that was cut) are the group's first sample's. ``shortest_path`` is
+    the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the bare prompt (spec: reset
+    after a group without any rewarded sample).
     """
 
     question_id: str
@@ -136,6 +137,7 @@ class Visit:
     n_rewarded: int
     outcome: str
     start_bare: bool = False
+    slot: int = OWN
 
 
 @dataclass(frozen=True, slots=True)

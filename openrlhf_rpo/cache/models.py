@@ -77,6 +77,7 @@ class VisitRow(Base):
     n_rewarded: Mapped[int]
     outcome: Mapped[str]
     start_bare: Mapped[bool]
+    slot: Mapped[int] = mapped_column(server_default="0")
 
 
 class StepRow(Base):

@@ -87,7 +87,10 @@ class Rollout:
         ]
         groups = self.score(self._generate(questions, prefixes, self.sampling, step))
         if self._by_history:
-            groups = [_with_expected(group, known.visits) for group, known in zip(groups, stored, strict=True)]
+            groups = [
+                _with_expected(group, known.visits, OWN if rule is None else rule.slot)
+                for group, known, rule in zip(groups, stored, rules, strict=True)
+            ]
         return groups
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
@@ -239,10 +242,10 @@ def _sample(prefix: Prefix, generated: Generated) -> Sample:
     return Sample(prefix, generated.token_ids, generated.log_probs, finish)
 
 
-def _with_expected(group: Group, visits: Sequence[Visit]) -> Group:
-    """The group with the chance that its question's earlier visits gave to each sample."""
+def _with_expected(group: Group, visits: Sequence[Visit], slot: int) -> Group:
+    """The group with the chance that its question's earlier visits gave to each sample, of the path in ``slot``."""
     members = (
-        replace(sample, expected=expected_score(visits, share_to_write(sample.prefix.cut, len(sample.prefix))))
+        replace(sample, expected=expected_score(visits, share_to_write(sample.prefix.cut, len(sample.prefix)), slot))
         for sample in group.samples
     )
     return replace(group, samples=tuple(members))

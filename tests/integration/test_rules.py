@@ -2,6 +2,8 @@
 
 import pytest
 
+from openrlhf_rpo.types import OWN, WRONG
+
 from .conftest import TrainingRun, run_training
 
 RULE = """
@@ -52,6 +54,8 @@ def adapted(tmp_path_factory) -> TrainingRun:
         actor__loss_agg_mode="seq-mean-token-mean",
         rpo__cut__rule=f"{folder}/mine.py:shares",
         rpo__cut__after_all_right="failure",
+        rpo__cut__after_all_wrong="pivot",
+        rpo__update__on_all_wrong="keep",
         rpo__update__rule="right_and_wrong",
         rpo__advantage__baseline="depth",
         rpo__advantage__weight="path",
@@ -62,8 +66,9 @@ def adapted(tmp_path_factory) -> TrainingRun:
 
 def test_a_rule_of_ones_own_cuts_and_wrong_paths_are_kept_beside_right_ones(adapted) -> None:
     with adapted.cache() as cache:
-        records, slots = cache.records(), cache.slots(list(cache.questions()))
+        records, slots, visits = cache.records(), cache.slots(list(cache.questions())), list(cache.visits_after())
     assert any(r.metrics["rpo/cut"] > 0 for r in records)
+    assert {visit.slot for visit in visits} == {OWN, WRONG}
     wrong = [places[1] for places in slots.values() if 1 in places]
     assert wrong and all(path.score == 0 for path in wrong)
     assert all(places[0].score > 0 for places in slots.values() if 0 in places)

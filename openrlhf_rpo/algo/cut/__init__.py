@@ -3,6 +3,7 @@
 from openrlhf_rpo.algo.cut.adaptive import adaptive
 from openrlhf_rpo.algo.cut.bare import bare
 from openrlhf_rpo.algo.cut.context import CutContext, CutRule, Stored
+from openrlhf_rpo.algo.cut.pivot import pivot
 from openrlhf_rpo.algo.cut.tree import tree
 from openrlhf_rpo.algo.cut.uncertain import uncertain
 from openrlhf_rpo.algo.cut.uniform import uniform
@@ -20,6 +21,7 @@ CUT_RULES: dict[str, CutRule] = {
     # The same cut of another path. A wrong one, which update rule right_and_wrong keeps: failure-prefix conditioning
     # (arXiv 2601.20829). One that was imported: BREAD's expert prefix.
     "failure": CutRule(uniform, slot=WRONG),
+    "pivot": CutRule(pivot, slot=WRONG, history=True),
     "expert": CutRule(uniform, slot=EXPERT),
 }
 

@@ -74,7 +74,7 @@ def _new_path(group: Group, chosen: int, step: int, slot: int) -> Path:
 
 
 def _visit(group: Group, step: int, outcome: str, start_bare: bool = False) -> Visit:
-    """Cut and prefix length are the first sample's, which with one cut a group is everyone's."""
+    """Cut, prefix length and slot are the first sample's, which with one cut a group is everyone's."""
     first = group.samples[0].prefix
     return Visit(
         question_id=group.question.question_id,
@@ -86,4 +86,5 @@ def _visit(group: Group, step: int, outcome: str, start_bare: bool = False) -> V
         n_rewarded=sum(rewarded(score_of(sample)) for sample in group.samples),
         outcome=outcome,
         start_bare=start_bare,
+        slot=OWN if first.path is None else first.path.slot,
     )

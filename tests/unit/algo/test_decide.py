@@ -1,5 +1,7 @@
 """Laws of what enters the cache after a step."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from openrlhf_rpo.algo.update import UPDATE_RULES, Choice
 from openrlhf_rpo.algo.update.decide import decide
 from openrlhf_rpo.config import UpdateOptions
-from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample, Visit
+from openrlhf_rpo.types import OWN, WRONG, Group, Path, Prefix, Question, Sample, Visit
 
 QUESTION = Question("q", "1+1=", "2")
 PARENT = Path("q", (1, 2, 3, 4, 5, 6), (-0.1, -0.2, -0.3, -0.4, -0.5, -0.6), "stop", 1.0, 0.9, step=3, path_id=7)
@@ -125,6 +127,12 @@ def test_a_wrong_sample_is_kept_beside_the_right_one_and_alone_when_all_are_wron
     assert (len(both.path), [(p.slot, len(p)) for p in both.others]) == (7, [(1, 13)])
     alone = run(sample(0.0, 9), rule="right_and_wrong")
     assert (alone.path, [p.slot for p in alone.paths], alone.visit.outcome) == (None, [1], "reset")
+
+
+def test_a_visit_says_which_path_it_cut():
+    wrong = replace(PREFIX, path=replace(PARENT, slot=WRONG))
+    assert run(sample(1.0, prefix=wrong)).visit.slot == WRONG
+    assert run(sample(1.0, prefix=Prefix())).visit.slot == OWN
 
 
 def test_a_rule_that_names_a_sample_that_is_not_there_is_refused(monkeypatch):

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.history import expected_score, share_to_write
-from openrlhf_rpo.types import Visit
+from openrlhf_rpo.algo.history import expected_score, mistake, share_to_write
+from openrlhf_rpo.types import OWN, WRONG, Visit
 
 
-def visit(cut, prefix, rewarded, n=4):
-    return Visit("q", 1, cut, prefix, 100, n, rewarded, "best")
+def visit(cut, prefix, rewarded, n=4, slot=OWN):
+    return Visit("q", 1, cut, prefix, 100, n, rewarded, "best", slot=slot)
 
 
 def test_what_one_visit_says_of_other_cuts():
@@ -43,3 +43,23 @@ def test_a_chance_is_one_and_falls_with_what_must_be_written(visits, a, b):
 
 def test_the_bare_question_is_written_whole():
     assert share_to_write(0, 0) == 1.0 and share_to_write(30, 90) == 0.25 and share_to_write(40, 0) == 1.0
+
+
+def test_what_half_of_a_wrong_path_costs():
+    """1/2 from the bare question (2 of 4), 1 of 4 from half of a wrong path: the logarithm of 0.5 / 0.3, for a half."""
+    seen = [visit(0, 0, 2), visit(50, 50, 1, slot=WRONG)]
+    assert mistake(seen) == pytest.approx(2 * math.log(0.5 / 0.3))
+    assert expected_score(seen, 0.5, WRONG) == pytest.approx(0.3) and expected_score(seen, 1.0, WRONG) == pytest.approx(0.5)
+    assert expected_score(seen, 0.5) == pytest.approx(0.5**0.5)  # a right path's chance does not know of it
+
+
+def test_an_unknown_wrong_path_halves_the_chance_by_its_middle_and_none_raises_it():
+    assert mistake([]) == pytest.approx(2 * math.log(2)) and expected_score([], 0.5, WRONG) == pytest.approx(0.25)
+    assert mistake([visit(0, 0, 0), visit(10, 90, 4, slot=WRONG)]) == 0.0
+
+
+@given(VISITS, VISITS, st.floats(0, 1))
+def test_a_wrong_path_promises_no_more_than_the_bare_question(visits, others, share):
+    wrong = [visit(v.cut, v.prefix_length, v.n_rewarded, slot=WRONG) for v in others]
+    assert 0 < expected_score(visits + wrong, share, WRONG) <= expected_score(visits + wrong, 1.0) + 1e-12
+    assert expected_score(visits + wrong, share) == expected_score(visits, share)
