@@ -219,8 +219,9 @@ class PrefixLossOptions:
     mode: str = option(
         "mask",
         "mask: only response tokens carry loss; include: the whole path (the paper); "
-        "weighted: prefix tokens weighted by min(cap, pi_theta / mu)",
-        ("mask", "include", "weighted"),
+        "weighted: prefix tokens weighted by min(cap, pi_theta / mu); segment: where samples start at several depths of one "
+        "path (cut.rule tree), what lies between two of them, credited with the difference of their mean rewards",
+        ("mask", "include", "weighted", "segment"),
     )
     cap: float = option(1.0, "weighted: c, the largest weight of a prefix token (paper appendix C)")
 

@@ -6,6 +6,7 @@ A prompt of 3 tokens, a prefix of 4 and a response of 3, so a path of 7 tokens a
     mask         0  0  0 | 0  0  0  0 | 1  1  1        only what this step's policy sampled
     include      0  0  0 | 1  1  1  1 | 1  1  1        the whole path, as the paper's |o_i|
     weighted     0  0  0 | 1  1  1  1 | 1  1  1        the whole path, prefix tokens scaled by ``prefix_weights``
+    segment      0  0  0 | 0  0  1  1 | 1  1  1        from where another sample of the group starts, here c (``segments``)
 
 Upstream's ``action_mask`` is this mask without its first entry: entry t of ``action_mask`` belongs to token t + 1,
 which is predicted from token t. Here, with ``mask``: ``0 0 0 0 0 0 1 1 1``.
@@ -17,18 +18,27 @@ without log-probs has none, so its prefix is masked.
 import math
 from collections.abc import Sequence
 
+MODES = ("mask", "include", "weighted", "segment")
+
 
 def loss_mask(
-    prompt_length: int, prefix_length: int, response_length: int, mode: str, prefix_has_log_probs: bool = True
+    prompt_length: int,
+    prefix_length: int,
+    response_length: int,
+    mode: str,
+    prefix_has_log_probs: bool = True,
+    segment_start: int = 0,
 ) -> list[int]:
     """One entry a token of prompt + prefix + response, 1 where the token carries loss. Lengths are in tokens.
 
-    Raises ValueError for a mode other than "mask", "include" and "weighted".
+    ``segment_start`` counts the prefix tokens that ``segment`` leaves out. Raises ValueError for an unknown mode.
     """
-    if mode not in ("mask", "include", "weighted"):
-        raise ValueError(f"prefix loss {mode!r}: expected mask, include or weighted")
-    prefix = mode == "include" or (mode == "weighted" and prefix_has_log_probs)
-    return [0] * prompt_length + [int(prefix)] * prefix_length + [1] * response_length
+    if mode not in MODES:
+        raise ValueError(f"prefix loss {mode!r}: expected {', '.join(MODES)}")
+    without = {"mask": prefix_length, "segment": segment_start}.get(mode, 0)
+    if mode == "weighted" and not prefix_has_log_probs:
+        without = prefix_length
+    return [0] * (prompt_length + without) + [1] * (prefix_length - without + response_length)
 
 
 def prefix_weights(current_log_probs: Sequence[float], stored_log_probs: Sequence[float], cap: float) -> list[float]:

@@ -220,6 +220,17 @@ def _check_rules(args: SimpleNamespace, rpo: RPOConfig) -> None:
         f"--rollout.top_p 1 (they are {args.rollout.temperature:g} and {args.rollout.top_p:g})",
     )
     estimator = args.algo.advantage.estimator
+    segments = rpo.prefix_loss.mode == "segment"
+    _need(
+        not segments or estimator != "gae",
+        "--rpo.prefix_loss.mode segment credits tokens by the group's rewards, --algo.advantage.estimator gae by a critic: "
+        "use another estimator",
+    )
+    _need(
+        not segments or not any(cut_rule(name).each for name in rpo.cut.rules),
+        f"--rpo.prefix_loss.mode segment compares depths of one path, and --rpo.cut.rule {rpo.cut.rule} gives every sample "
+        "a path of its own: use --rpo.cut.rule tree",
+    )
     _need(
         rpo.advantage.baseline != "history" or estimator not in ("group_norm", "rloo", "dr_grpo", "reinforce_baseline"),
         f"--rpo.advantage.baseline history is lost in --algo.advantage.estimator {estimator}, which takes the group's mean "

@@ -3,16 +3,23 @@
 import torch
 
 from openrlhf_rpo.algo.loss_mask import loss_mask
+from openrlhf_rpo.algo.segments import segment_starts
 from openrlhf_rpo.types import Group, Sample
 from openrlhf_rpo.upstream import Experience
 
 
 def to_experiences(group: Group, prompt_ids: tuple[int, ...], prefix_loss: str) -> list["Experience"]:
     """One Experience a sample, batch size 1, in the order of the group."""
-    return [_to_experience(group, sample, prompt_ids, prefix_loss) for sample in group.samples]
+    starts = segment_starts([len(sample.prefix) for sample in group.samples])
+    return [
+        _to_experience(group, sample, prompt_ids, prefix_loss, start)
+        for sample, start in zip(group.samples, starts, strict=True)
+    ]
 
 
-def _to_experience(group: Group, sample: Sample, prompt_ids: tuple[int, ...], prefix_loss: str) -> "Experience":
+def _to_experience(
+    group: Group, sample: Sample, prompt_ids: tuple[int, ...], prefix_loss: str, segment_start: int
+) -> "Experience":
     """Sequences are prompt + prefix + response, T tokens; per-step tensors have T - 1 entries, entry t for token t + 1.
 
     Rollout log-probs of the prefix are the stored ones; where a path was imported without any, its prefix is masked.
@@ -21,7 +28,7 @@ def _to_experience(group: Group, sample: Sample, prompt_ids: tuple[int, ...], pr
     token_ids = (*prompt_ids, *prefix.token_ids, *sample.response_ids)
     known = prefix.log_probs is not None
     mode = prefix_loss if known else "mask"
-    mask = loss_mask(len(prompt_ids), len(prefix), len(sample.response_ids), mode)
+    mask = loss_mask(len(prompt_ids), len(prefix), len(sample.response_ids), mode, segment_start=segment_start)
     log_probs = (*[0.0] * len(prompt_ids), *(prefix.log_probs or [0.0] * len(prefix)), *sample.response_log_probs)
     info = {
         "response_clip_ratio": torch.tensor([sample.truncated]),

@@ -1,6 +1,6 @@
 """OpenRLHF's experience maker, told which tokens of a path were not sampled in this step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -8,6 +8,7 @@ import ray
 import torch
 
 from openrlhf_rpo.algo.baseline import depth_baselines, history_baselines
+from openrlhf_rpo.algo.segments import segment_advantages
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.batches import fewest_micro_batches, fit, micro_batches, over_ranks
@@ -20,6 +21,7 @@ class RPOExperienceMaker(RemoteExperienceMaker):
     def configure(self, config: RPOConfig, shape: Callable[[list[float]], list[float]]) -> None:
         self.config = config
         self.shape = shape
+        self._segments: Iterator[tuple[Experience, torch.Tensor, torch.Tensor]] = iter(())
 
     def split_rollout_samples(self, rollout_samples: list["Experience"]) -> list["Experience"]:
         """Upstream's micro-batches; with shared prefixes they are of whole groups, and ranks get equal cost."""
@@ -75,8 +77,12 @@ class RPOExperienceMaker(RemoteExperienceMaker):
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list["Experience"]) -> list["Experience"]:
         """Upstream's estimators. Length penalties see the path's length, not only the tokens sampled now."""
+        n_samples = self.args.rollout.n_samples_per_prompt
+        if self.config.prefix_loss.mode == "segment":
+            of_segments = segment_advantages_of(experiences, n_samples)
+            self._segments = iter([(e, is_prefix(e), a) for e, a in zip(experiences, of_segments, strict=True)])
         if self.config.advantage.baseline != "none":
-            subtract_baselines(experiences, self.args.rollout.n_samples_per_prompt)
+            subtract_baselines(experiences, n_samples)
         lengths = [e.response_length for e in experiences]
         for experience in experiences:
             experience.response_length = experience.info["path_length"].long()
@@ -90,14 +96,30 @@ class RPOExperienceMaker(RemoteExperienceMaker):
                 experience.advantages = experience.advantages * written_share(experience)
         return experiences
 
+    def get_cumulative_returns(self, rewards: torch.Tensor, action_mask: torch.Tensor, gamma: float) -> torch.Tensor:
+        """Upstream's, called for one micro-batch after the other; a segment's tokens get what it was worth."""
+        returns = super().get_cumulative_returns(rewards, action_mask, gamma)
+        experience, of_segment, advantage = next(self._segments, (None, None, None))
+        if experience is None:
+            return returns
+        if self.advantage_estimator == "group_norm":  # in the unit of the others
+            advantage = advantage / (experience.info["group_reward_std"] + 1e-9)
+        return torch.where(of_segment, advantage.unsqueeze(-1), returns)
+
+
+def segment_advantages_of(experiences: list["Experience"], group_size: int) -> tuple[torch.Tensor, ...]:
+    """(B,) of each micro-batch: ``algo/segments.py``'s advantage of the segment that each sample trains on."""
+    rewards, depths = _rewards_and_depths(experiences)
+    groups = [slice(i, i + group_size) for i in range(0, len(rewards), group_size)]
+    return by_micro_batch(experiences, [a for g in groups for a in segment_advantages(rewards[g], depths[g])])
+
 
 def subtract_baselines(experiences: list["Experience"], group_size: int) -> None:
     """Take ``algo/baseline.py``'s b from every reward, in place; groups are ``group_size`` samples in a row, by index.
 
     The history has its say where the rollout asked it (``Sample.expected``).
     """
-    rewards = in_sample_order(experiences, [e.rewards.float() for e in experiences])
-    depths = in_sample_order(experiences, [e.info["prefix_length"].long() for e in experiences])
+    rewards, depths = _rewards_and_depths(experiences)
     groups = [slice(i, i + group_size) for i in range(0, len(rewards), group_size)]
     if "expected_score" in experiences[0].info:
         expected = in_sample_order(experiences, [e.info["expected_score"] for e in experiences])
@@ -106,6 +128,12 @@ def subtract_baselines(experiences: list["Experience"], group_size: int) -> None
         baselines = [b for g in groups for b in depth_baselines(rewards[g], depths[g])]
     for experience, baseline in zip(experiences, by_micro_batch(experiences, baselines), strict=True):
         experience.rewards = experience.rewards.float() - baseline
+
+
+def _rewards_and_depths(experiences: list["Experience"]) -> tuple[list[float], list[int]]:
+    """Of every sample, in the batch's order; a depth is a prefix length in tokens."""
+    rewards = in_sample_order(experiences, [e.rewards.float() for e in experiences])
+    return rewards, in_sample_order(experiences, [e.info["prefix_length"].long() for e in experiences])
 
 
 def in_sample_order(experiences: list["Experience"], rows: list[torch.Tensor]) -> list[Any]:

@@ -41,7 +41,7 @@ def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path) -> None:
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory) -> TrainingRun:
-    """An adapter, trained on what a rule in a file cuts at four depths, and on wrong paths where all was right."""
+    """An adapter, trained on what a rule in a file cuts at four depths and on what lies between them, and on wrong paths."""
     folder = tmp_path_factory.mktemp("adapted")
     (folder / "mine.py").write_text(RULE)
     run = run_training(
@@ -59,6 +59,7 @@ def adapted(tmp_path_factory) -> TrainingRun:
         rpo__update__rule="right_and_wrong",
         rpo__advantage__baseline="depth",
         rpo__advantage__weight="path",
+        rpo__prefix_loss__mode="segment",
     )
     assert run.status == 0, run.output[-3000:]
     return run

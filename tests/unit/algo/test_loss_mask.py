@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.loss_mask import loss_mask, prefix_weights
+from openrlhf_rpo.algo.loss_mask import MODES, loss_mask, prefix_weights
 
 LENGTH = st.integers(0, 30)
 LOG_PROB = st.floats(-1e4, 0.0)
@@ -19,13 +19,14 @@ PAIRS = st.lists(st.tuples(LOG_PROB, LOG_PROB), max_size=20)
         ("mask", [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]),
         ("include", [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
         ("weighted", [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
+        ("segment", [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]),
     ],
 )
 def test_worked_example(mode, mask):
-    assert loss_mask(3, 4, 3, mode) == mask
+    assert loss_mask(3, 4, 3, mode, segment_start=2) == mask
 
 
-@given(LENGTH, LENGTH, LENGTH, st.sampled_from(["mask", "include", "weighted"]), st.booleans())
+@given(LENGTH, LENGTH, LENGTH, st.sampled_from(MODES), st.booleans())
 def test_prompts_never_and_responses_always_carry_loss(prompt, prefix, response, mode, known):
     mask = loss_mask(prompt, prefix, response, mode, known)
     assert len(mask) == prompt + prefix + response
@@ -35,8 +36,8 @@ def test_prompts_never_and_responses_always_carry_loss(prompt, prefix, response,
 
 @given(LENGTH, LENGTH)
 def test_with_an_empty_prefix_all_modes_are_plain_grpo(prompt, response):
-    masks = [loss_mask(prompt, 0, response, mode) for mode in ("mask", "include", "weighted")]
-    assert masks == [[0] * prompt + [1] * response] * 3
+    masks = [loss_mask(prompt, 0, response, mode) for mode in MODES]
+    assert masks == [[0] * prompt + [1] * response] * len(MODES)
 
 
 def test_weighted_masks_a_prefix_whose_log_probs_are_not_known():
@@ -50,7 +51,7 @@ def test_action_mask_is_the_mask_shifted_by_one():
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(ValueError, match="'prefix': expected mask, include or weighted"):
+    with pytest.raises(ValueError, match="'prefix': expected mask, include, weighted, segment"):
         loss_mask(1, 1, 1, "prefix")
 
 

@@ -346,6 +346,15 @@ def test_a_baseline_from_the_history_needs_an_estimator_that_keeps_it(parse):
     assert found.rpo.advantage.baseline == "history"
 
 
+def test_segments_need_one_path_for_the_group_and_no_critic(parse):
+    with pytest.raises(UsageError, match="by the group's rewards, --algo.advantage.estimator gae by a critic"):
+        parse(rpo__prefix_loss__mode="segment", algo__advantage__estimator="gae")
+    with pytest.raises(UsageError, match="--rpo.cut.rule verify gives every sample a path of its own"):
+        parse(rpo__prefix_loss__mode="segment", rpo__preset="verify", algo__advantage__estimator="reinforce")
+    found = parse(rpo__prefix_loss__mode="segment", rpo__cut__rule="tree", algo__advantage__estimator="reinforce")
+    assert found.rpo.prefix_loss.mode == "segment"
+
+
 def test_a_weight_by_path_needs_a_mean_over_sequences(parse):
     with pytest.raises(UsageError, match="add --actor.loss_agg_mode seq-mean-token-mean"):
         parse(rpo__advantage__weight="path", actor__loss_agg_mode="token-mean")

@@ -318,6 +318,30 @@ def test_a_baseline_from_the_history_makes_a_group_that_agrees_teach():
     assert dict(zip(order, rewards, strict=True)) == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0})
 
 
+def test_a_segment_is_credited_with_what_changed_between_its_ends():
+    """Rewards 1, 1, 0, 1 at depths 5, 5, 2, 2: tokens 3 to 5 of the path are worth V(5) - V(2) = 1/2."""
+    groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 1.0), (3, 3, 3, 3))
+    args = tree_args(rpo__advantage__baseline="depth")
+    maker = make(RPOExperienceMaker, args, "segment")
+    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups, "segment")))
+    by_sample = {i: (e, row) for e in found for row, i in enumerate(e.index)}
+    for i, (depth, of_response, of_segment) in enumerate([(5, 0.0, 0.5), (5, 0.0, 0.5), (2, -1.0, None), (2, 1.0, None)]):
+        e, row = by_sample[i]
+        mask, prefix = e.action_mask[row] > 0, is_prefix(e)[row]
+        assert mask.nonzero().flatten().tolist() == list(range(4, 10) if depth == 5 else range(4, 7))
+        assert e.returns[row][mask & ~prefix].tolist() == pytest.approx([of_response] * 3)
+        assert e.returns[row][prefix].tolist() == pytest.approx([of_segment] * 3 if depth == 5 else [])
+
+
+def test_a_segments_advantage_is_in_the_unit_of_the_others():
+    """group_norm: rewards 1, 1, 0, 1 have the standard deviation 1/2, so that 1/2 becomes 1."""
+    groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 1.0), (3, 3, 3, 3))
+    args = training_args("group_norm", rollout__batch_size=1, rollout__n_samples_per_prompt=4, algo__kl__init_coef=0)
+    maker = make(RPOExperienceMaker, args, "segment")
+    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups, "segment")))
+    assert [a for e in found for a in e.advantages[is_prefix(e)].tolist()] == pytest.approx([1.0] * 6)
+
+
 def test_with_one_depth_the_baseline_changes_nothing_that_is_normalized():
     groups = at_depths((4, 4, 4, 4), (1.0, 0.0, 1.0, 1.0), (3, 2, 4, 1))
     changes = {"rollout__batch_size": 1, "rollout__n_samples_per_prompt": 4}
