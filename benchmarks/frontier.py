@@ -1,7 +1,8 @@
 """Held-out accuracy against cumulated generated tokens and against seconds: RPO, the paper's rules, and GRPO.
 
 Every run goes through the real command (Ray, DeepSpeed, vLLM) on the testbed's base models. Accuracy is from the bare
-question, at temperature 1 during training (--eval.steps) and greedy at the end. Generated tokens count everything that
+question at temperature 1: along the way (--eval.steps), and with 8 samples a question by the trained model
+(`openrlhf-rpo eval`), which also gives pass@8. Generated tokens count everything that
 was sampled for training, the initial cache included, evaluation excluded. Seconds are those of training steps
 (rollout, rewards, forward passes, optimizer, weight sync, cache), start-up and evaluation excluded.
 
@@ -10,7 +11,7 @@ was sampled for training, the initial cache included, evaluation excluded. Secon
     python benchmarks/frontier.py --arms grpo rpo verify tree    the rules beyond the paper
     python benchmarks/frontier.py --tune --seeds 100 --arms rpo  learning rates and batch shapes, on a seed of its own
 
-The last line is one JSON object: level -> arm -> accuracy, accuracy_sd, greedy, tokens_per_sample, generated_tokens,
+The last line is one JSON object: level -> arm -> accuracy, accuracy_sd, pass_at_8, tokens_per_sample, generated_tokens,
 seconds, and the curve.
 """
 
@@ -35,19 +36,22 @@ from tqdm import tqdm
 from openrlhf_rpo.studies.figures import read_run
 from openrlhf_rpo.testbed import model_dir, write_dataset
 
-N_TRAIN, N_HELDOUT, EVAL_SAMPLES = 128, 128, 1
-BASE = {
+N_TRAIN, N_HELDOUT, EVAL_SAMPLES, END_SAMPLES = 128, 128, 1, 8
+TASK = {
     "data.input_key": "question",
     "data.label_key": "answer",
     "data.max_len": 768,
+    "rpo.reward.functions": "math",
+    "vllm.num_engines": 1,
+}
+BASE = {
+    **TASK,
     "eval.temperature": 1.0,
     "eval.n_samples_per_prompt": EVAL_SAMPLES,
-    "rpo.reward.functions": "math",
     "algo.advantage.estimator": "group_norm",
     "algo.kl.init_coef": 0,
     "actor.lr_scheduler": "constant",
     "actor.num_gpus_per_node": 1,
-    "vllm.num_engines": 1,
     "rollout.micro_batch_size": 16,
     "train.micro_batch_size": 16,
     "ckpt.best_metric_key": "none",
@@ -93,26 +97,39 @@ VERIFY = (("rpo.preset", "verify"),)
 TREE = (("rpo.cut.rule", "tree"), ("rpo.cut.max", "ratio:1"), ("rpo.advantage.baseline", "depth"))
 BARE = (("rpo.cut.after_all_right", "bare"),)
 BY_STEP = (("rpo.replay.by", "step"),)
-FAILURE = (("rpo.cut.after_all_right", "failure"), ("rpo.update.rule", "right_and_wrong"))
+WRONG_KEPT = ("rpo.update.rule", "right_and_wrong")
+FAILURE = (("rpo.cut.after_all_right", "failure"), WRONG_KEPT)
+PIVOT = (("rpo.cut.after_all_wrong", "pivot"), ("rpo.update.on_all_wrong", "keep"), WRONG_KEPT)
+REINFORCE = ("algo.advantage.estimator", "reinforce")
+HISTORY = (REINFORCE, ("rpo.advantage.baseline", "history"))
+SEGMENT = (REINFORCE, ("rpo.prefix_loss.mode", "segment"))
+# Nine in ten questions replayed, cut within the last quarter, a learning rate that falls: what a small budget affords.
+CLOSE = (("rpo.replay.share", 0.9), ("rpo.cut.max", "ratio:0.25"))
+FALLING = (("actor.lr_scheduler", "cosine_with_min_lr"), ("actor.lr_warmup_ratio", 0))
+SHORT = [
+    replace(RPO, name="history", steps=16, options=HISTORY),
+    replace(RPO, name="history_close", steps=16, options=(*HISTORY, *CLOSE, *FALLING, UNCERTAIN[0])),
+]
 RULES = [
     replace(RPO, name="by_step", options=BY_STEP),
     replace(RPO, name="rpo_full", options=(("rpo.cut.max", "ratio:1"),)),
     replace(RPO, name="uncertain", options=UNCERTAIN),
     replace(RPO, name="adaptive", options=ADAPTIVE),
     replace(RPO, name="tree", options=TREE),
+    replace(RPO, name="tree_segment", options=(*TREE, *SEGMENT)),
     replace(RPO, name="failure", options=FAILURE),
+    replace(RPO, name="pivot", options=PIVOT),
     replace(RPO, name="bare", options=BARE),
     Arm("verify", 48, 1e-4, options=VERIFY),
     Arm("verify_bare", 40, 3e-4, options=(*VERIFY, *BARE)),
 ]
 ARMS = {
-    "main": [replace(GRPO, questions=16, steps=16), CAPPED, PAPER, RPO, *RULES],
-    "hard": [GRPO, CAPPED, PAPER, RPO, *RULES],
+    "main": [replace(GRPO, questions=16, steps=16), CAPPED, PAPER, RPO, *SHORT, *RULES],
+    "hard": [GRPO, CAPPED, PAPER, RPO, *SHORT, *RULES],
 }
-REINFORCE = ("algo.advantage.estimator", "reinforce")
 BASELINES = {
     "depth_baseline": (REINFORCE, ("rpo.advantage.baseline", "depth")),
-    "history_baseline": (REINFORCE, ("rpo.advantage.baseline", "history")),
+    "history_baseline": HISTORY,
 }
 HALF = replace(RPO, name="half_bare", options=(("rpo.replay.share", 0.5),))
 COSINE = (("actor.lr_scheduler", "cosine_with_min_lr"),)
@@ -157,8 +174,11 @@ def command(run: Run, folder: Path, evaluations: int) -> list[str]:
         "logger.wandb.run_name": "run",
         **dict(arm.options),
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "openrlhf_rpo.cli.train_rpo_ray", *words]
+    return [sys.executable, "-m", "openrlhf_rpo.cli.train_rpo_ray", *words(options)]
+
+
+def words(options: dict[str, object]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", *str(value).split())]
 
 
 def train(run: Run, out: Path, evaluations: int) -> dict:
@@ -169,15 +189,12 @@ def train(run: Run, out: Path, evaluations: int) -> dict:
         return json.loads(result.read_text())
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    words = command(run, folder, evaluations)
+    training = command(run, folder, evaluations)
     started = time.perf_counter()
-    with (folder / "log.txt").open("w") as log:
-        status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT).returncode
-    if status:
-        raise RuntimeError(f"{run.folder}: the training command ended with status {status}, see {folder}/log.txt")
+    call(training, folder / "log.txt")
     seconds = time.perf_counter() - started
-    data = read(folder, seconds) | {"command": words, "whole_seconds": seconds, "arm": asdict(run.arm)}
-    data |= {"level": run.level, "seed": run.seed, "greedy": greedy_accuracy(run.level, folder / "model")}
+    data = read(folder, seconds) | {"command": training, "whole_seconds": seconds, "arm": asdict(run.arm)}
+    data |= {"level": run.level, "seed": run.seed, "end": end_figures(folder)}
     result.write_text(json.dumps(data))
     shutil.rmtree(folder / "model")
     return data
@@ -185,7 +202,7 @@ def train(run: Run, out: Path, evaluations: int) -> dict:
 
 def read(folder: Path, seconds: float) -> dict:
     """The curve (generated tokens, seconds of steps, accuracy) and the means over the steps, of either trainer."""
-    host = {"load_average": os.getloadavg()[0], "cores": _cpus()}
+    host = {"load_average": os.getloadavg()[0], "cores": cpus()}
     figures = read_run(folder, {"earlier_attempts": 0, "seconds": seconds, **host})
     tokens, clock = {0: figures.initial_tokens}, {0: 0.0}
     for step in figures.steps:
@@ -201,17 +218,28 @@ def read(folder: Path, seconds: float) -> dict:
     }
 
 
-def greedy_accuracy(level: str, model: Path) -> float:
-    """Share of the held-out questions that the trained model answers right without sampling."""
-    words = [sys.executable, "-m", "openrlhf_rpo.testbed.measure", "--level", level, "--model", str(model)]
-    words += ["--questions", str(N_HELDOUT), "--samples", "1"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["greedy"]
+def call(words: Sequence[str], log: Path) -> None:
+    """Run a command, its output in ``log``. Raises RuntimeError when it fails."""
+    with log.open("w") as output:
+        status = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT).returncode
+    if status:
+        raise RuntimeError(f"{' '.join(words[:4])} ... ended with status {status}, see {log}")
+
+
+def end_figures(folder: Path) -> dict:
+    """The trained model on the held-out questions: accuracy over END_SAMPLES samples a question, and pass@k."""
+    held_out = folder / "data" / "heldout.jsonl"
+    asked = ["--data", held_out, "--samples", END_SAMPLES, "--temperature", 1, "--out", folder / "end"]
+    evaluation = [sys.executable, "-m", "openrlhf_rpo.cli.main", "eval", folder / "model", *asked, *words(TASK)]
+    call([str(word) for word in evaluation], folder / "end.txt")
+    [result] = (folder / "end").glob("*.json")
+    return json.loads(result.read_text())["figures"]
 
 
 def summarize(results: Sequence[dict], base: float, budgets: Sequence[int]) -> dict:
     """Mean and spread over seeds: final figures, and accuracy at each budget of generated tokens."""
-    finals = [fmean(point[2] for point in r["curve"][-2:]) for r in results]
+    finals = [r["end"]["accuracy"] for r in results]
+    pass_at_8 = [r["end"]["pass_at_k"]["8"] for r in results]
     at_budget = {}
     for budget in budgets:
         values = [v for v in (at_tokens(r["curve"], base, budget) for r in results) if v is not None]
@@ -220,8 +248,8 @@ def summarize(results: Sequence[dict], base: float, budgets: Sequence[int]) -> d
     return {
         "accuracy": round(fmean(finals), 4),
         "accuracy_sd": round(spread(finals), 4),
-        "greedy": round(fmean(r["greedy"] for r in results), 4),
-        "greedy_sd": round(spread([r["greedy"] for r in results]), 4),
+        "pass_at_8": round(fmean(pass_at_8), 4),
+        "pass_at_8_sd": round(spread(pass_at_8), 4),
         "tokens_per_sample": round(fmean(r["tokens_per_sample"] for r in results), 1),
         "generated_tokens": round(fmean(r["curve"][-1][0] for r in results)),
         "seconds": round(fmean(r["curve"][-1][1] for r in results), 1),
@@ -285,7 +313,7 @@ def tables(report: dict, name: str, budgets: Sequence[int]) -> str:
         arms = {arm: s for arm, s in by_arm.items() if arm != "base"}
         lines += [f"## Level {level} (base accuracy {by_arm['base']:.3f})", ""]
         lines += [
-            "| arm | shape, lr | accuracy at the end | greedy | tokens a sample | generated tokens | seconds of steps | "
+            "| arm | shape, lr | accuracy at the end | pass@8 | tokens a sample | generated tokens | seconds of steps | "
         ]
         lines[-1] += "truncated | groups without variance |"
         lines += ["|" + "---|" * 9]
@@ -293,8 +321,8 @@ def tables(report: dict, name: str, budgets: Sequence[int]) -> str:
             without = "-" if s["groups_without_variance"] is None else f"{s['groups_without_variance']:.0%}"
             lines += [
                 f"| {arm} | {s['shape']}, {s['lr']:g} | {s['accuracy']:.3f} ± {s['accuracy_sd']:.3f} ({len(s['seeds'])}) "
-                f"| {s['greedy']:.3f} ± {s['greedy_sd']:.3f} | {s['tokens_per_sample']:.0f} | {s['generated_tokens']:,} "
-                f"| {s['seconds']:.0f} | {s['truncated_rate']:.1%} | {without} |"
+                f"| {s['pass_at_8']:.3f} ± {s['pass_at_8_sd']:.3f} | {s['tokens_per_sample']:.0f} "
+                f"| {s['generated_tokens']:,} | {s['seconds']:.0f} | {s['truncated_rate']:.1%} | {without} |"
             ]
         lines += [
             "",
@@ -361,11 +389,12 @@ def main() -> None:
                 summary[level][name] = summarize(of_arm, base, budgets)
     report = {
         "date": datetime.date.today().isoformat(),
-        "machine": f"{platform.machine()}, {_cpus()} cores, no GPU",
+        "machine": f"{platform.machine()}, {cpus()} cores, no GPU",
         "versions": {p: version(p) for p in ("openrlhf", "ray", "deepspeed", "torch", "transformers")},
         "command": " ".join(["python", *sys.argv]),
         "parallel_runs": args.parallel,
-        "evaluation": f"{N_HELDOUT} held-out questions x {EVAL_SAMPLES} sample(s) at temperature 1; greedy at the end",
+        "evaluation": f"{N_HELDOUT} held-out questions at temperature 1, {EVAL_SAMPLES} sample(s) each along the way, "
+        f"{END_SAMPLES} at the end",
         "levels": summary,
     }
     if args.report:
@@ -376,7 +405,7 @@ def main() -> None:
     print(json.dumps(report))
 
 
-def _cpus() -> int:
+def cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 

@@ -151,6 +151,27 @@ def draw_split(level: str, n: int, seed: int, *, heldout: bool) -> list[str]:
     return list(questions)
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenStep:
+    """One line of a response: the ``kind`` of state it was written in (trap, hasty, ordinary), and how."""
+
+    kind: str
+    terse: bool
+    right: bool
+
+
+def written_steps(response: str, habits: Habits) -> list[WrittenStep]:
+    """The lines of a response that have the form of a step, each judged by the values that it names itself."""
+    found = []
+    for line in response.split("\n"):
+        if match := _LINE.fullmatch(line):
+            u, op, v, terse = int(match[2]), match[3], int(match[4]), match[5] is not None
+            work = "=" if terse else f" {scratch(u, op, v)} "
+            right = line == f"{match[1]}{u:02d}{op}{v:02d}{work}{_apply(u, op, v):02d}"
+            found.append(WrittenStep(_kind(u, op, v, habits), terse, right))
+    return found
+
+
 def demonstrate(question: str, habits: Habits, rng: random.Random) -> str:
     """A response as a writer with these habits would give it. Mistakes are carried on, as in real reasoning."""
     q = parse_question(question)
@@ -193,19 +214,26 @@ def wrong_steps(question: str, response: str) -> list[int]:
 
 def _write(u: int, op: str, v: int, habits: Habits, rng: random.Random) -> tuple[bool, int]:
     """One step by the writer: (terse?, result)."""
-    result, carry = _apply(u, op, v), _carry(u, op, v)
+    result, kind = _apply(u, op, v), _kind(u, op, v, habits)
     slipped = (result + rng.choice((1, -1, 10, -10))) % MODULUS
-    if carry and v // 10 in habits.trap_tens:
+    if kind == "trap":
         terse = rng.random() < habits.trap_terse
         if terse and rng.random() < habits.trap_slip:
             return terse, _apply(result, "-" if op == "+" else "+", 10)
-    elif v % 10 in habits.hasty_ones:
+    elif kind == "hasty":
         terse = rng.random() < habits.hasty_terse
         if terse and rng.random() < habits.hasty_slip:
             return terse, slipped
     else:
         terse = rng.random() < habits.terse
     return terse, slipped if rng.random() < habits.slip else result
+
+
+def _kind(u: int, op: str, v: int, habits: Habits) -> str:
+    """The state that a step is written in: trap, hasty or ordinary."""
+    if _carry(u, op, v) and v // 10 in habits.trap_tens:
+        return "trap"
+    return "hasty" if v % 10 in habits.hasty_ones else "ordinary"
 
 
 def _apply(u: int, op: str, v: int) -> int:

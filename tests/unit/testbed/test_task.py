@@ -13,6 +13,7 @@ from openrlhf_rpo.testbed import LEVELS, write_dataset
 from openrlhf_rpo.testbed.task import (
     CAREFUL,
     Question,
+    WrittenStep,
     answer,
     boxed,
     demonstrate,
@@ -20,6 +21,7 @@ from openrlhf_rpo.testbed.task import (
     is_heldout,
     parse_question,
     scratch,
+    written_steps,
     wrong_steps,
 )
 
@@ -77,6 +79,25 @@ def test_no_single_wrong_step_leads_to_the_right_answer(question, habits, rng):
         assert boxed(response) == answer(question)
     if n_wrong == 1:
         assert boxed(response) != answer(question)
+
+
+@given(QUESTIONS, HABITS, st.randoms(use_true_random=False))
+def test_the_steps_of_a_demonstration_are_right_where_it_is(question, habits, rng):
+    response = demonstrate(question, habits, rng)
+    steps = written_steps(response, habits)
+    assert len(steps) == parse_question(question).steps
+    assert [i for i, step in enumerate(steps) if not step.right] == wrong_steps(question, response)
+
+
+def test_a_step_is_judged_by_its_own_values_and_its_kind_by_the_second_one():
+    """Hasty: ends in 0 or 5. A trap: 7 tens and a carry. A slip in a full step; a forgotten carry; a line of words."""
+    response = "f97+55=52\ne58+73 8+3=11 5+7+1=3 30\nd23+70=93\nc08+75=73\nwell\n\\boxed{0000}"
+    assert written_steps(response, LEVELS["main"].habits) == [
+        WrittenStep("hasty", True, True),
+        WrittenStep("trap", False, False),
+        WrittenStep("hasty", True, True),
+        WrittenStep("trap", True, False),
+    ]
 
 
 @given(QUESTIONS, HABITS, st.integers(0, 2**32))
