@@ -1,11 +1,12 @@
 """What a policy that levels off still gets wrong: its held-out mistakes, by the kind of state that they are made in.
 
 The testbed's base model has two kinds of mistakes that training shall mend, because it writes tersely where it should not
-(hasty states and traps), and one that training can only add: slips in steps that are written out in full. Every arm is
-trained with the real command, and answers the held-out questions once from the bare question at temperature 1.
+(hasty states and traps), and one that training can only add: slips in steps that are written out in full. Every model
+answers the held-out questions once from the bare question at temperature 1.
 
-    python benchmarks/ceiling.py --quick                   the base model and a short run of rpo
-    python benchmarks/ceiling.py --seeds 0 1 --out DIR      finished runs are not run again
+    python benchmarks/ceiling.py --quick                    the base model alone
+    python benchmarks/frontier.py --keep-models --arms grpo history --seeds 0 1 --out DIR
+    python benchmarks/ceiling.py --arms grpo history --seeds 0 1 --runs DIR
 
 The last line is one JSON object: arm -> seed -> accuracy, and for each kind of step the share that is terse, the share that
 is wrong, and the share of wrong ones among those written out.
@@ -15,10 +16,8 @@ import argparse
 import datetime
 import json
 import platform
-import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import frontier
@@ -58,17 +57,12 @@ def measure(model: Path, level: str) -> dict:
     return by_kind(sample(loaded, tokenizer, draw_split(level, N_QUESTIONS, 0, heldout=True), 1.0, 0), level)
 
 
-def trained(run: frontier.Run, out: Path) -> dict:
-    """The figures of a run's last policy."""
-    folder = out / run.folder
-    result = folder / "kinds.json"
-    if not result.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        frontier.call(frontier.command(run, folder, evaluations=1), folder / "log.txt")
-        result.write_text(json.dumps(measure(folder / "model", run.level)))
-        shutil.rmtree(folder / "model")
-    return json.loads(result.read_text())
+def trained(run: frontier.Run, folder: Path) -> dict:
+    """The figures of a run's last policy, which it kept."""
+    model = folder / run.folder / "model"
+    if not model.exists():
+        raise SystemExit(f"{model} is not there: train it with benchmarks/frontier.py --keep-models --out {folder}")
+    return measure(model, run.level)
 
 
 def table(report: dict) -> str:
@@ -89,23 +83,22 @@ def shown(value: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = {arm.name: arm for arm in (*frontier.ARMS["main"], *frontier.SHORT)}
     parser.add_argument("--level", default="main", choices=sorted(LEVELS))
-    parser.add_argument("--arms", nargs="+", default=["grpo", "rpo", *(arm.name for arm in frontier.SHORT)], choices=known)
+    parser.add_argument("--arms", nargs="+", default=["grpo", "history", "history_close"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
-    parser.add_argument("--out", type=Path, default=Path("runs/ceiling"), help="runs are kept here and reused")
+    parser.add_argument("--runs", type=Path, default=Path("runs/frontier"), help="where frontier.py --keep-models left them")
     parser.add_argument("--report", type=Path, help="write FILE.json and FILE.md")
-    parser.add_argument("--quick", action="store_true", help="8 steps of rpo, one seed")
+    parser.add_argument("--quick", action="store_true", help="the base model alone")
     args = parser.parse_args()
     if args.report:
         args.report.parent.mkdir(parents=True, exist_ok=True)
-    if args.quick:
-        args.arms, args.seeds, args.out = ["rpo"], [0], args.out / "quick"
-        known["rpo"] = replace(known["rpo"], steps=8)
+    known = {arm.name: arm for arm in frontier.ARMS[args.level]}
+    if unknown := set(args.arms) - known.keys():
+        raise SystemExit(f"--arms {' '.join(sorted(unknown))}: the frontier has {', '.join(known)}")
+    runs = [] if args.quick else [frontier.Run(known[name], args.level, seed) for name in args.arms for seed in args.seeds]
     arms: dict = {"base": {"-": measure(model_dir(args.level), args.level)}}
-    for seed in args.seeds:
-        for name in tqdm(args.arms, desc=f"Seed {seed}", unit="run"):
-            arms.setdefault(name, {})[str(seed)] = trained(frontier.Run(known[name], args.level, seed), args.out)
+    for run in tqdm(runs, unit="model"):
+        arms.setdefault(run.arm.name, {})[str(run.seed)] = trained(run, args.runs)
     report = {
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {frontier.cpus()} cores, no GPU",

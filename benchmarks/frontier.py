@@ -181,7 +181,7 @@ def words(options: dict[str, object]) -> list[str]:
     return [word for name, value in options.items() for word in (f"--{name}", *str(value).split())]
 
 
-def train(run: Run, out: Path, evaluations: int) -> dict:
+def train(run: Run, out: Path, evaluations: int, keep_model: bool = False) -> dict:
     """Run the command unless its result is there already; the result also lies in result.json."""
     folder = out / run.folder
     result = folder / "result.json"
@@ -196,7 +196,8 @@ def train(run: Run, out: Path, evaluations: int) -> dict:
     data = read(folder, seconds) | {"command": training, "whole_seconds": seconds, "arm": asdict(run.arm)}
     data |= {"level": run.level, "seed": run.seed, "end": end_figures(folder)}
     result.write_text(json.dumps(data))
-    shutil.rmtree(folder / "model")
+    if not keep_model:
+        shutil.rmtree(folder / "model")
     return data
 
 
@@ -352,6 +353,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time; with 2, seconds are under contention")
     parser.add_argument("--evaluations", type=int, default=8, help="evaluations in a run")
     parser.add_argument("--finished", action="store_true", help="report the runs that are there, and start none")
+    parser.add_argument("--keep-models", action="store_true", help="leave the trained models, for ceiling.py")
     parser.add_argument("--tune", action="store_true", help="try learning rates and shapes instead")
     parser.add_argument("--quick", action="store_true", help="16 steps of grpo and rpo, one seed, level main")
     return parser.parse_args()
@@ -373,7 +375,7 @@ def main() -> None:
         runs = [run for run in runs if (args.out / run.folder / "result.json").exists()]
     results = {}
     with ThreadPoolExecutor(args.parallel) as pool, tqdm(total=len(runs), unit="run") as bar:
-        futures = {run: pool.submit(train, run, args.out, args.evaluations) for run in runs}
+        futures = {run: pool.submit(train, run, args.out, args.evaluations, args.keep_models) for run in runs}
         for run, future in futures.items():
             results[run] = future.result()
             bar.set_postfix_str(f"{run.folder}: {results[run]['curve'][-1][2]:.3f}")

@@ -12,8 +12,9 @@ at most T. Example, a path of 100 tokens cut by 40 at the last visit, 1 of 4 sam
 
     q = 0.3, s' = 0.4 * 0.693 / 1.204 = 0.23, and m is 1 to 46
 
-Degenerate cases: a question that was never visited (an initial cache) is cut as ``uniform`` cuts it. After a bare group
-s is 1. All right and all wrong leave q inside (0, 1), so that s' is never zero and never infinite.
+Degenerate cases: a question that was never visited (an initial cache), or whose last group continued a wrong path, is cut
+as ``uniform`` cuts it. After a bare group s is 1. All right and all wrong leave q inside (0, 1), so that s' is never zero
+and never infinite.
 
 Choose it where a fixed L is too short for easy questions (their groups agree) and too long for hard ones.
 """
@@ -23,12 +24,12 @@ import math
 from openrlhf_rpo.algo.cut.context import CutContext
 from openrlhf_rpo.algo.cut.uniform import largest_cut, uniform
 from openrlhf_rpo.algo.history import share_to_write, success_rate
-from openrlhf_rpo.types import Visit
+from openrlhf_rpo.types import WRONG, Visit
 
 
 def adaptive(context: CutContext) -> tuple[int, ...]:
     """m evenly from 1 to 2 s' T, for the group or for each sample."""
-    if context.last_visit is None:
+    if context.last_visit is None or context.last_visit.slot == WRONG:
         return uniform(context)
     wanted = 2 * wanted_share(context.last_visit, context.options.target) * len(context.path)
     reach = largest_cut(len(context.path), context.shortest_path, context.options)

@@ -112,13 +112,18 @@ function showPath(paths, path, place, note) {
   note.textContent = path.parent < 0 && path.kept > 0 ? "Its kept head came from a path that was pruned." : head;
 }
 
+// By slot of the path that a group continued (types.py); nothing for the question's own.
+const CONTINUED = { 1: ["from a wrong path"], 2: ["from an imported path"] };
+
 function groups(found, row) {
   const title = el("h3", {}, `Groups: ${row.visits.length} visit${row.visits.length === 1 ? "" : "s"}`);
   if (!row.visits.length) return [title, el("p", {}, "This question was not visited yet.")];
   const titles = ["step", "cut", "prefix", "samples", "rewarded", "shortest", "outcome"];
   const rows = row.visits.map((visit) => el("tr", {},
     ...["step", "cut", "prefix_length", "n_samples", "n_rewarded", "shortest_path"].map((name) => el("td", {}, show(visit[name]))),
-    el("td", { className: "words" }, visit.outcome.replaceAll("_", " ") + (visit.start_bare ? ", next starts bare" : ""))));
+    el("td", { className: "words" }, [
+      visit.outcome.replaceAll("_", " "), ...(CONTINUED[visit.slot] ?? []), ...(visit.start_bare ? ["next starts bare"] : []),
+    ].join(", "))));
   const table = el("div", { className: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, ...titles.map((name) => el("th", { className: name === "outcome" ? "words" : "" }, name)))),
     el("tbody", {}, ...rows)));

@@ -1,6 +1,7 @@
 """Laws of the cut that follows a question's success."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from openrlhf_rpo.algo.cut import CUT_RULES, CutContext
 from openrlhf_rpo.algo.cut.adaptive import adaptive, wanted_share
 from openrlhf_rpo.algo.cut.uniform import uniform
 from openrlhf_rpo.config import CutOptions
-from openrlhf_rpo.types import Path, Visit
+from openrlhf_rpo.types import WRONG, Path, Visit
 
 
 def visit(rewarded: int, n: int = 4, cut: int = 0, prefix: int = 0) -> Visit:
@@ -47,6 +48,11 @@ def test_a_bare_group_wrote_the_whole_path():
 
 def test_before_the_first_visit_the_cut_is_uniform():
     assert [adaptive(context(None, seed=s)) for s in range(20)] == [uniform(context(None, seed=s)) for s in range(20)]
+
+
+def test_a_group_that_continued_a_wrong_path_says_nothing_of_the_right_one():
+    wrong = replace(visit(0, cut=40, prefix=60), slot=WRONG)
+    assert [adaptive(context(wrong, seed=s)) for s in range(20)] == [uniform(context(wrong, seed=s)) for s in range(20)]
 
 
 @given(

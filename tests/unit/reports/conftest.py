@@ -17,7 +17,7 @@ from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.exchange.samples import FOLDER, SampleLog
 from openrlhf_rpo.exchange.text import load_tokenizer
 from openrlhf_rpo.run_files import tokenizer_fingerprint
-from openrlhf_rpo.types import CacheDecision, Group, Path, Prefix, Question, Sample, StepRecord, Visit
+from openrlhf_rpo.types import OWN, WRONG, CacheDecision, Group, Path, Prefix, Question, Sample, StepRecord, Visit
 
 ATTACK = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 TEXTS = [
@@ -70,15 +70,16 @@ def figures(step: int, **changes: float) -> dict[str, float]:
 
 
 def commit(cache: PathCache, step: int, encode: Callable, **changes: float) -> None:
-    """Question 0 keeps 8 tokens of its path and goes on; the others keep theirs."""
+    """Question 0 keeps 8 tokens of its path and goes on; the others keep theirs, 1 from a wrong path once."""
     parent = cache.paths(["q0"])["q0"]
     ids = parent.token_ids[:8] + encode(f" step {step} {ATTACK} 🧮")
     path = Path("q0", ids, None, "stop", 1.0, 0.75, 8, step, parent_id=parent.path_id)
-    visits = [
+    reset = Visit("q1", step, 5, 3, 20, 4, 4 * (step % 2), "reset", step == STEPS, WRONG if step == 2 else OWN)
+    decisions = [
         CacheDecision(path, Visit("q0", step, len(parent) - 8, 8, len(ids), 4, 2, "best")),
-        CacheDecision(None, Visit("q1", step, 5, 3, 20, 4, 4 * (step % 2), "reset", start_bare=step == STEPS)),
+        CacheDecision(None, reset),
     ]
-    cache.commit_step(StepRecord(step, 0, 2 * step, figures(step, **changes)), visits)
+    cache.commit_step(StepRecord(step, 0, 2 * step, figures(step, **changes)), decisions)
 
 
 @pytest.fixture(scope="session")

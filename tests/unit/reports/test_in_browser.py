@@ -142,6 +142,12 @@ def test_a_lineage_has_its_kept_and_new_parts_and_whole_texts(browser, written):
     assert texts(browser, "#path-text .part") == [f"initial 0 {TEXTS[0]}"]
 
 
+def test_a_visit_says_which_path_it_continued_and_what_comes_next(browser, written):
+    open_page(browser, written, "#questions/0/q1")
+    wait(browser, "document.querySelectorAll('td.words').length > 0")
+    assert texts(browser, "td.words")[-STEPS:] == ["reset", "reset, from a wrong path", "reset", "reset, next starts bare"]
+
+
 def test_samples_that_were_kept_are_shown_with_score_and_reward(browser, written):
     open_page(browser, written, "#questions/0/q0")
     wait(browser, "document.querySelectorAll('details.sample').length === 8")
