@@ -109,9 +109,8 @@ class RPOExperienceMaker(RemoteExperienceMaker):
 
 def segment_advantages_of(experiences: list["Experience"], group_size: int) -> tuple[torch.Tensor, ...]:
     """(B,) of each micro-batch: ``algo/segments.py``'s advantage of the segment that each sample trains on."""
-    rewards, depths = _rewards_and_depths(experiences)
-    groups = [slice(i, i + group_size) for i in range(0, len(rewards), group_size)]
-    return by_micro_batch(experiences, [a for g in groups for a in segment_advantages(rewards[g], depths[g])])
+    groups = zip(*_rewards_and_depths(experiences, group_size), strict=True)
+    return by_micro_batch(experiences, [a for rewards, depths in groups for a in segment_advantages(rewards, depths)])
 
 
 def subtract_baselines(experiences: list["Experience"], group_size: int) -> None:
@@ -119,21 +118,26 @@ def subtract_baselines(experiences: list["Experience"], group_size: int) -> None
 
     The history has its say where the rollout asked it (``Sample.expected``).
     """
-    rewards, depths = _rewards_and_depths(experiences)
-    groups = [slice(i, i + group_size) for i in range(0, len(rewards), group_size)]
+    rewards, depths = _rewards_and_depths(experiences, group_size)
     if "expected_score" in experiences[0].info:
-        expected = in_sample_order(experiences, [e.info["expected_score"] for e in experiences])
-        baselines = [b for g in groups for b in history_baselines(rewards[g], depths[g], expected[g])]
+        expected = in_groups(experiences, [e.info["expected_score"] for e in experiences], group_size)
+        baselines = [b for group in zip(rewards, depths, expected, strict=True) for b in history_baselines(*group)]
     else:
-        baselines = [b for g in groups for b in depth_baselines(rewards[g], depths[g])]
+        baselines = [b for group in zip(rewards, depths, strict=True) for b in depth_baselines(*group)]
     for experience, baseline in zip(experiences, by_micro_batch(experiences, baselines), strict=True):
         experience.rewards = experience.rewards.float() - baseline
 
 
-def _rewards_and_depths(experiences: list["Experience"]) -> tuple[list[float], list[int]]:
-    """Of every sample, in the batch's order; a depth is a prefix length in tokens."""
-    rewards = in_sample_order(experiences, [e.rewards.float() for e in experiences])
-    return rewards, in_sample_order(experiences, [e.info["prefix_length"].long() for e in experiences])
+def _rewards_and_depths(experiences: list["Experience"], group_size: int) -> tuple[list[list[float]], list[list[int]]]:
+    """Of every group's samples; a depth is a prefix length in tokens."""
+    rewards = in_groups(experiences, [e.rewards.float() for e in experiences], group_size)
+    return rewards, in_groups(experiences, [e.info["prefix_length"].long() for e in experiences], group_size)
+
+
+def in_groups(experiences: list["Experience"], rows: list[torch.Tensor], group_size: int) -> list[list[Any]]:
+    """``in_sample_order``, cut into groups of ``group_size``."""
+    values = in_sample_order(experiences, rows)
+    return [values[i : i + group_size] for i in range(0, len(values), group_size)]
 
 
 def in_sample_order(experiences: list["Experience"], rows: list[torch.Tensor]) -> list[Any]:
