@@ -106,9 +106,14 @@ SEGMENT = (REINFORCE, ("rpo.prefix_loss.mode", "segment"))
 # Nine in ten questions replayed, cut within the last quarter, a learning rate that falls: what a small budget affords.
 CLOSE = (("rpo.replay.share", 0.9), ("rpo.cut.max", "ratio:0.25"))
 FALLING = (("actor.lr_scheduler", "cosine_with_min_lr"), ("actor.lr_warmup_ratio", 0))
+# The moving average of the weights, over about five steps, is what is saved and measured at the end.
+AVERAGED = (("train.enable_ema", ""), ("train.ema_beta", 0.8))
 SHORT = [
     replace(RPO, name="history", steps=16, options=HISTORY),
+    replace(RPO, name="history_averaged", steps=16, options=(*HISTORY, *AVERAGED)),
     replace(RPO, name="history_close", steps=16, options=(*HISTORY, *CLOSE, *FALLING, UNCERTAIN[0])),
+    replace(RPO, name="close_averaged", options=(*HISTORY, *CLOSE, UNCERTAIN[0], *AVERAGED)),
+    replace(RPO, name="rpo_averaged", options=AVERAGED),
 ]
 RULES = [
     replace(RPO, name="by_step", options=BY_STEP),
