@@ -128,9 +128,14 @@ RULES = [
     Arm("verify", 48, 1e-4, options=VERIFY),
     Arm("verify_bare", 40, 3e-4, options=(*VERIFY, *BARE)),
 ]
+PLAIN_ARMS = {"main": replace(GRPO, questions=16, steps=16), "hard": GRPO}
 ARMS = {
-    "main": [replace(GRPO, questions=16, steps=16), CAPPED, PAPER, RPO, *SHORT, *RULES],
-    "hard": [GRPO, CAPPED, PAPER, RPO, *SHORT, *RULES],
+    level: [
+        plain,
+        replace(plain, name="grpo_averaged", options=(*PLAIN, *AVERAGED)),
+        *(CAPPED, PAPER, RPO, *SHORT, *RULES),
+    ]
+    for level, plain in PLAIN_ARMS.items()
 }
 BASELINES = {
     "depth_baseline": (REINFORCE, ("rpo.advantage.baseline", "depth")),
