@@ -134,6 +134,8 @@ ARMS = {
         plain,
         replace(plain, name="grpo_averaged", options=(*PLAIN, *AVERAGED)),
         *(CAPPED, PAPER, RPO, *SHORT, *RULES),
+        # Whether what was learned stays.
+        *(replace(arm, name=f"{arm.name}_long", steps=64) for arm in (plain, RPO, SHORT[1])),
     ]
     for level, plain in PLAIN_ARMS.items()
 }
