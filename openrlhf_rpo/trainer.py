@@ -16,7 +16,7 @@ import torch
 from openrlhf_rpo.algo.replay import n_replayed
 from openrlhf_rpo.algo.reward_shaping import shape_rewards
 from openrlhf_rpo.algo.update.decide import decide
-from openrlhf_rpo.algo.variance import has_signal
+from openrlhf_rpo.algo.variance import has_signal, is_starved
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.checkpoints import Checkpoints, step_of
 from openrlhf_rpo.config import RPOConfig
@@ -118,9 +118,12 @@ class _RPOTrainer(BasePPOTrainer):
         self.last_commit = 0.0  # seconds; a step's record cannot hold its own commit, so the next one does
 
     def get_max_steps(self) -> int:
-        """Optimizer steps of the whole run, for the learning rate schedule (upstream: ``prepare_datasets``)."""
-        samples = len(self.stream.questions) * self.args.rollout.n_samples_per_prompt
-        return samples // self.args.train.batch_size * self.args.train.num_episodes * self.args.train.max_epochs
+        """Optimizer steps of the whole run, for the learning rate schedule (upstream: ``prepare_datasets``).
+
+        A step's questions may be of two episodes, so these are not counted episode by episode as upstream does.
+        """
+        samples = self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt
+        return self.max_steps * (samples // self.args.train.batch_size) * self.args.train.max_epochs
 
     # ── The loop ──
 
@@ -133,13 +136,13 @@ class _RPOTrainer(BasePPOTrainer):
         while step < self.max_steps and (batch := self.collect_batch(step + 1)) is not None:
             with self.clock("log_probs"):
                 experiences = self.make_experience(batch.kept)
+            batch = self.with_model_scores(batch, experiences)
             with self.clock("train"):
                 status = self.train_on(experiences, step)
             self.log_prob_gap = self.mean_log_prob_gap(experiences, status)
             with self.clock("weight_sync"):
                 self.broadcast_to_vllm()
             step += 1
-            batch = self.with_model_scores(batch, experiences)
             status = self.commit(batch, step, status)
             self.log(step, status)
             if step % self.args.eval.steps == 0:  # before the checkpoint, which then says that it was done
@@ -194,7 +197,7 @@ class _RPOTrainer(BasePPOTrainer):
         """Roll out a full batch of groups, or None at the end of the data.
 
         With dynamic sampling, groups without signal are replaced by further questions (DAPO). Raises Starved after
-        ``dynamic.max_batches`` batches of questions.
+        ``dynamic.max_batches`` batches of questions, or when all questions were tried.
         """
         self.clock.start_step(rollout=0.0, reward=0.0, cache=self.last_commit)  # present in every record
         size = self.args.rollout.batch_size
@@ -202,15 +205,17 @@ class _RPOTrainer(BasePPOTrainer):
         dropped: list[Group] = []
         while len(kept) < size:
             tried = {g.question.question_id for g in kept + dropped}
-            if len(tried) >= size * self.config.dynamic.max_batches:
+            missing = size - len(kept)
+            if is_starved(len(tried), len(self.by_id), missing, size * self.config.dynamic.max_batches):
                 raise Starved(
-                    f"step {step}: {len(tried)} questions tried, only {len(kept)} of {size} groups have samples that "
-                    f"differ. Make the questions harder or easier, raise --rollout.n_samples_per_prompt, or raise "
-                    f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
+                    f"step {step}: {len(tried)} of {len(self.by_id)} questions tried, only {len(kept)} of {size} groups "
+                    "have samples that differ. Make the questions harder or easier, raise --rollout.n_samples_per_prompt, "
+                    "lower --rollout.batch_size, or, where questions are left, raise --rpo.dynamic.max_batches (now "
+                    f"{self.config.dynamic.max_batches})."
                 )
-            replayed = self.questions_to_replay(size - len(kept), tried, step)
-            new = self.stream.take(size - len(kept) - len(replayed), tried | {q.question_id for q in replayed})
-            if len(replayed) + len(new) < size - len(kept):
+            replayed = self.questions_to_replay(missing, tried, step)
+            new = self.stream.take(missing - len(replayed), tried | {q.question_id for q in replayed})
+            if len(replayed) + len(new) < missing:
                 return None
             bare = {q.question_id for q in new} if self.config.replay.share else set()
             for group in self.rollout.roll_out(replayed + new, step, bare):
@@ -247,7 +252,9 @@ class _RPOTrainer(BasePPOTrainer):
         status = self._compute_rollout_stats(experiences)
         if self.args.train.dynamic_batch_enable and not shares_prefixes(self.args):
             experiences = balance_experiences(experiences, self.args)
-        refs = self.actor_model_group.async_run_method_batch(method_name="append", experience=experiences)
+        refs = []
+        if step > self.args.critic.freezing_steps:  # a frozen actor does not train, and would keep them for later
+            refs += self.actor_model_group.async_run_method_batch(method_name="append", experience=experiences)
         if self.critic_model_group is not None:
             refs += self.critic_model_group.async_run_method_batch(method_name="append", experience=experiences)
         ray.get(refs)

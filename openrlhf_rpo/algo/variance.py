@@ -22,6 +22,14 @@ def has_signal(values: Sequence[float]) -> bool:
     return len(values) > 1 and max(values) - min(values) > TOLERANCE
 
 
+def is_starved(n_tried: int, n_questions: int, n_missing: int, limit: int) -> bool:
+    """Whether dynamic sampling gives up: ``limit`` questions were tried, or too few are left for the ``n_missing`` groups.
+
+    A question is tried once a step, so a small data set may be used up before the limit.
+    """
+    return n_tried >= limit or n_questions - n_tried < n_missing
+
+
 def outcome(scores: Sequence[float]) -> Outcome:
     """ "all_right", "all_wrong" or "mixed", of a group's scores. Raises ValueError when there are none."""
     if not scores:
