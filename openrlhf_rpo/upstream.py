@@ -28,6 +28,7 @@ _CLASSES = {
     "Experience": "openrlhf.trainer.ppo_utils.experience",
     "NaiveReplayBuffer": "openrlhf.trainer.ppo_utils.replay_buffer",
     "RemoteExperienceMaker": "openrlhf.trainer.ppo_utils.experience_maker",
+    "apply_length_penalties": "openrlhf.trainer.ppo_utils.length_penalty",
     "balance_experiences": "openrlhf.trainer.ppo_utils.experience",
     "BasePPOTrainer": "openrlhf.trainer.ppo_trainer",
     "compute_eval_metrics": "openrlhf.trainer.ppo_trainer",

@@ -1,7 +1,9 @@
 """OpenRLHF's experience maker, told which tokens of a path were not sampled in this step."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -12,7 +14,7 @@ from openrlhf_rpo.algo.segments import segment_advantages
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.batches import fewest_micro_batches, fit, micro_batches, over_ranks
-from openrlhf_rpo.upstream import Experience, RemoteExperienceMaker
+from openrlhf_rpo.upstream import Experience, RemoteExperienceMaker, apply_length_penalties
 
 
 class RPOExperienceMaker(RemoteExperienceMaker):
@@ -76,25 +78,47 @@ class RPOExperienceMaker(RemoteExperienceMaker):
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list["Experience"]) -> list["Experience"]:
-        """Upstream's estimators. Length penalties see the path's length, not only the tokens sampled now."""
+        """Upstream's length penalties, which see the path's length; segments and baselines; upstream's estimators."""
         n_samples = self.args.rollout.n_samples_per_prompt
+        penalized = self._penalize(experiences)
         if self.config.prefix_loss.mode == "segment":
             of_segments = segment_advantages_of(experiences, n_samples)
             self._segments = iter([(e, is_prefix(e), a) for e, a in zip(experiences, of_segments, strict=True)])
         if self.config.advantage.baseline != "none":
             subtract_baselines(experiences, n_samples)
-        lengths = [e.response_length for e in experiences]
-        for experience in experiences:
-            experience.response_length = experience.info["path_length"].long()
-        experiences = super().compute_advantages_and_returns(experiences)
-        for experience, length in zip(experiences, lengths, strict=True):
-            experience.response_length = length
+        with self._without_penalties():
+            experiences = super().compute_advantages_and_returns(experiences)
+        for experience, rewards in zip(experiences, penalized, strict=True):
+            if "reward" in experience.info:  # upstream's copy is without the baseline
+                experience.info["reward"] = rewards
             if self.config.prefix_loss.mode == "weighted":
                 weights = prefix_token_weights(experience, self.config.prefix_loss.cap)
                 experience.advantages = experience.advantages * weights
             if self.config.advantage.weight == "path":
                 experience.advantages = experience.advantages * written_share(experience)
         return experiences
+
+    def _penalize(self, experiences: list["Experience"]) -> list[torch.Tensor]:
+        """Upstream's length penalties, not only by the tokens sampled now but by the path's; (B,) rewards of each batch."""
+        lengths = [e.response_length for e in experiences]
+        for experience in experiences:
+            experience.rewards = experience.rewards.float()
+            experience.response_length = experience.info["path_length"].long()
+        apply_length_penalties(experiences, self.args)
+        for experience, length in zip(experiences, lengths, strict=True):
+            experience.response_length = length
+        return [e.rewards.clone() for e in experiences]
+
+    @contextmanager
+    def _without_penalties(self) -> Iterator[None]:
+        """Upstream's options without the penalties, which would come a second time, and after the baseline."""
+        args = self.strategy.args
+        off = {"overlong_buffer_len": None, "stop_properly_penalty_coef": None}
+        self.strategy.args = SimpleNamespace(**vars(args) | {"reward": SimpleNamespace(**vars(args.reward) | off)})
+        try:
+            yield
+        finally:
+            self.strategy.args = args
 
     def get_cumulative_returns(self, rewards: torch.Tensor, action_mask: torch.Tensor, gamma: float) -> torch.Tensor:
         """Upstream's, called for one micro-batch after the other; a segment's tokens get what it was worth."""

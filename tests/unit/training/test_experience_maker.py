@@ -222,6 +222,27 @@ def test_the_penalty_for_not_stopping_is_upstreams():
     assert e.rewards.tolist() == [0.5, 1.0]
 
 
+def test_a_penalty_comes_before_the_baseline_and_is_logged_without_it():
+    """Rewards 1, 1, 1, 0, the third cut off: 1, 1, 0.5, 0, so b = 0.5, 0.5, 2/3, 5/6. None gains by being cut off."""
+    args = training_args(
+        "reinforce",
+        rollout__n_samples_per_prompt=4,
+        rollout__batch_size=1,
+        reward__stop_properly_penalty_coef=0.5,
+        rpo__advantage__baseline="depth",
+    )
+    members = (sample(PREFIX, 3, 1.0), sample(PREFIX, 3, 1.0), sample(PREFIX, 3, 1.0, "length"), sample(PREFIX, 3, 0.0))
+    experiences = advantages_of([Group(QUESTION, members)], args)
+    order = [i for e in experiences for i in e.index]
+    rewards, logged = (
+        dict(zip(order, [x.item() for x in of], strict=True))
+        for of in ([r for e in experiences for r in e.rewards], [r for e in experiences for r in e.info["reward"]])
+    )
+    assert rewards == pytest.approx({0: 0.5, 1: 0.5, 2: 0.5 - 2 / 3, 3: -5 / 6})
+    assert logged == {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.0}
+    assert args.reward.stop_properly_penalty_coef == 0.5
+
+
 # ── Scores of a reward model ──
 
 
