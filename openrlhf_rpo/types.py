@@ -123,9 +123,9 @@ class Group:
 class Visit:
     """What one step did to one question; the newest visit steers the next one.
 
-    ``cut``, ``prefix_length`` and ``slot`` (of the path that was cut) are the group's first sample's. ``shortest_path`` is
-    the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the bare prompt (spec: reset
-    after a group without any rewarded sample).
+    ``cut`` and ``prefix_length`` are means over the group's samples, in whole tokens; ``slot`` is that of the first sample's
+    path. ``shortest_path`` is the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the
+    bare prompt (spec: reset after a group without any rewarded sample).
     """
 
     question_id: str

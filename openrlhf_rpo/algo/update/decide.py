@@ -10,6 +10,8 @@ Degenerate cases: with updates off everything is kept, C(0). Under ``admit any``
 nothing is ever reset. A group that started bare has nothing to reset.
 """
 
+from statistics import fmean
+
 from openrlhf_rpo.algo.draws import keyed_generator
 from openrlhf_rpo.algo.update import UpdateContext, update_rule
 from openrlhf_rpo.algo.variance import rewarded
@@ -74,17 +76,18 @@ def _new_path(group: Group, chosen: int, step: int, slot: int) -> Path:
 
 
 def _visit(group: Group, step: int, outcome: str, start_bare: bool = False) -> Visit:
-    """Cut, prefix length and slot are the first sample's, which with one cut a group is everyone's."""
-    first = group.samples[0].prefix
+    """Cut and prefix length are the samples' means: with one cut a group everyone's, else what their success rate is of."""
+    prefixes = [sample.prefix for sample in group.samples]
+    path = prefixes[0].path
     return Visit(
         question_id=group.question.question_id,
         step=step,
-        cut=first.cut,
-        prefix_length=len(first),
+        cut=round(fmean(prefix.cut for prefix in prefixes)),
+        prefix_length=round(fmean(map(len, prefixes))),
         shortest_path=min(sample.path_length for sample in group.samples),
         n_samples=len(group.samples),
         n_rewarded=sum(rewarded(score_of(sample)) for sample in group.samples),
         outcome=outcome,
         start_bare=start_bare,
-        slot=OWN if first.path is None else first.path.slot,
+        slot=OWN if path is None else path.slot,
     )

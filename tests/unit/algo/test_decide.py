@@ -135,6 +135,13 @@ def test_a_visit_says_which_path_it_cut():
     assert run(sample(1.0, prefix=Prefix())).visit.slot == OWN
 
 
+def test_a_visit_to_several_depths_remembers_their_means():
+    """A success rate of 1/2 is that of the mean depth, not of the first sample's."""
+    deep, bare = PREFIX, Prefix((), (), 6, PARENT)
+    visit = run(sample(1.0, prefix=deep), sample(0.0, prefix=bare)).visit
+    assert (visit.cut, visit.prefix_length) == (4, 2)
+
+
 def test_a_rule_that_names_a_sample_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setitem(UPDATE_RULES, "epsilon_greedy", lambda context: Choice({0: 2}, "far"))
     with pytest.raises(ValueError, match="update rule epsilon_greedy: .0: 2. for 2 samples"):
