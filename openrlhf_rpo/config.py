@@ -276,8 +276,8 @@ class CacheOptions:
     )
     log_probs: bool = option(
         True,
-        "store the sampled tokens' log-probs with each path (needed by prefix_loss include and weighted, and by cut.rule "
-        "uncertain)",
+        "store the sampled tokens' log-probs with each path (needed by prefix_loss include, weighted and segment, and by "
+        "cut.rule uncertain and verify)",
     )
 
     def check(self) -> None:
@@ -388,6 +388,11 @@ class RPOConfig:
             raise OptionError(
                 f"--rpo.prefix_loss.mode {self.prefix_loss.mode} needs stored log-probs: drop --rpo.cache.log_probs false"
             )
+        if not self.update.enable and self.init.mode == "progressive":
+            raise OptionError(
+                "--rpo.update.enable false keeps the initial cache, and --rpo.init.mode progressive starts with none, so "
+                "that nothing would ever be replayed: add --rpo.init.mode bulk or import"
+            )
         self._check_rules()
 
     def _check_rules(self) -> None:
@@ -406,6 +411,11 @@ class RPOConfig:
             raise OptionError(
                 f"--rpo.cut.after_all_wrong {self.cut.after_all_wrong}: the next group after one that was all wrong starts "
                 "from the bare question; add --rpo.update.on_all_wrong keep"
+            )
+        if "expert" in rules and self.update.rule == "every":
+            raise OptionError(
+                "--rpo.cut.rule expert and --rpo.update.rule every (--rpo.preset verify) keep their paths in the same "
+                "places: the imported ones would be overwritten. Use another of the two"
             )
         if "expert" in rules and self.init.mode != "import":
             raise OptionError("--rpo.cut.rule expert cuts imported paths: add --rpo.init.mode import and --rpo.init.source")

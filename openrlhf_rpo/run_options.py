@@ -27,7 +27,7 @@ MAY_CHANGE = (
     *("rpo.reward.timeout", "rpo.reward.workers", "rpo.reward.max_failure_share", "rpo.dynamic.max_batches"),
     # What is loaded from there is compared itself: by its fingerprint or below.
     *("actor.model_name_or_path", "data.prompt_*", "data.max_samples", "data.input_*", "data.label_key"),
-    *("data.apply_chat_template", "data.tokenizer_chat_template", "data.dataloader_num_workers", "reward.remote_url"),
+    *("data.apply_chat_template", "data.dataloader_num_workers", "reward.remote_url"),
     # Where and how it is computed.
     *("*.num_nodes", "*.num_gpus_per_node", "*.offload", "train.colocate_*", "train.full_determinism_enable"),
     *("ds.adam_offload", "ds.attn_implementation", "ds.deepcompile", "ds.enable_sleep", "ds.overlap_comm"),
@@ -39,12 +39,20 @@ EPISODES = "train.num_episodes"  # kept with the others, and may change all the 
 
 
 def steering_options(args: SimpleNamespace, questions: Iterable[Question]) -> dict[str, str]:
-    """name -> value as JSON of every option that steers, with the order of the questions and the reward file's content."""
+    """name -> value as JSON of every option that steers, with the order of the questions, and what the reward file and the
+    files of the user's own rules say."""
     options = {name: value for name, value in _flat(args) if not any(fnmatch(name, free) for free in MAY_CHANGE)}
     options["order of the questions"] = _hash(json.dumps([q.question_id for q in questions]).encode())
     for url in args.reward.remote_url or []:
         if url.endswith(".py"):
             options["content of the reward file"] = _hash(Path(url).read_bytes())
+    for name, value in list(options.items()):
+        if isinstance(value, str) and ".py:" in value:  # a rule of the user's own, which may lie elsewhere now
+            file, _, rule = value.rpartition(":")
+            options[name] = f"{Path(file).name}:{rule}"
+            options[f"content of {Path(file).name}"] = _hash(Path(file).read_bytes())
+    if args.train.batch_size < args.rollout.batch_size * args.rollout.n_samples_per_prompt:
+        options["rpo.shared_prefix"] = args.rpo.shared_prefix  # it decides which samples make an optimizer's batch
     return {name: json.dumps(value, sort_keys=True, default=str) for name, value in sorted(options.items())}
 
 

@@ -13,7 +13,7 @@ _ACTORS = {
     "RPOEngine": "a vLLM engine",
     "RPOPolicyActor": "a process of the policy (actor)",
     "RPOCriticActor": "a process of the critic",
-    "ReferenceModelActor": "a process of the reference model",
+    "RPOReferenceActor": "a process of the reference model",
     "RewardModelActor": "a process of the reward model",
     "RPOTrainer": "the trainer (the controller of the run)",
 }

@@ -132,7 +132,14 @@ def _make_files_absolute(flat: argparse.Namespace) -> None:
         setattr(flat, "reward.remote_url", os.path.abspath(url))
     for name in () if in_copy else _READ:
         if value := getattr(flat, name):
-            setattr(flat, name, ",".join(os.path.abspath(v) if os.path.exists(v) else v for v in value.split(",")))
+            setattr(flat, name, ",".join(_absolute_if_here(v) for v in value.split(",")))
+
+
+def _absolute_if_here(value: str) -> str:
+    """A file or folder of this host, also with the ``:COLUMN`` or ``@STEP`` of --rpo.init.source behind it."""
+    head = next((head for mark in "@:" if os.path.exists(head := value.rpartition(mark)[0])), "")
+    path = value if os.path.exists(value) else head
+    return os.path.abspath(path) + value[len(path) :] if path else value
 
 
 def _file_of(value: str | None) -> tuple[str, str | None]:
@@ -184,6 +191,15 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     _need(
         not (args.algo.dynamic_filtering_enable and not args.reward.remote_url),
         "--algo.dynamic_filtering_enable needs scores at rollout: a reward function or server, not a reward model",
+    )
+    _need(
+        args.reward.remote_url or rpo.init.mode != "bulk",
+        "--rpo.init.mode bulk needs scores before training: a reward function or server, not a reward model; or "
+        "--rpo.init.mode progressive",
+    )
+    _need(
+        not (args.train.enable_ema and (args.ds.zero_stage == 3 or args.ds.lora.rank)),
+        "--train.enable_ema averages whole weights: --ds.zero_stage 2 or less, and no --ds.lora.rank",
     )
 
 

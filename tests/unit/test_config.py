@@ -200,7 +200,19 @@ def test_true(text):
 
 @pytest.mark.parametrize("text", ["false", "FALSE", "0", "no", "off"])
 def test_false(text):
-    assert parsed("--rpo.update.enable", text).update.enable is False
+    assert parsed("--rpo.update.enable", text, "--rpo.init.mode", "bulk").update.enable is False
+
+
+def test_a_cache_that_starts_empty_is_updated():
+    with pytest.raises(OptionError, match="nothing would ever be replayed"):
+        config(update=UpdateOptions(enable=False))
+
+
+def test_a_place_for_every_sample_leaves_none_for_an_experts_path():
+    options = {"init": InitOptions(mode="import", source="a.jsonl:b"), "cut": CutOptions(rule="expert")}
+    config(**options)
+    with pytest.raises(OptionError, match="the imported ones would be overwritten"):
+        config(**options, update=UpdateOptions(rule="every"))
 
 
 def options_with_choices():

@@ -35,7 +35,7 @@ def wrapped(error: Exception, function: str = "fit") -> Exception:
         ("_RPOPolicyActor", "a process of the policy (actor) died (process 4711)"),
         ("_RPOCriticActor", "a process of the critic died (process 4711)"),
         ("_RPOTrainer", "the trainer (the controller of the run) died (process 4711)"),
-        ("ReferenceModelActor", "a process of the reference model died (process 4711)"),
+        ("_RPOReferenceActor", "a process of the reference model died (process 4711)"),
     ],
 )
 def test_a_dead_process_is_named_however_often_its_error_was_handed_on(class_name, said):

@@ -221,6 +221,19 @@ def test_a_critic_that_shares_with_the_reward_model_must_be_of_its_size(parse):
 # ── Where rewards come from ──
 
 
+def test_a_reward_model_cannot_choose_the_paths_of_a_bulk_cache(parse):
+    model = {"rpo__reward__functions": None, "reward__model_name_or_path": "model"}
+    with pytest.raises(UsageError, match="init.mode bulk needs scores before training"):
+        parse(**model, rpo__init__mode="bulk")
+    parse(**model)
+
+
+@pytest.mark.parametrize("changes", [{"ds__zero_stage": 3}, {"ds__lora__rank": 8}])
+def test_a_moving_average_needs_whole_weights(parse, changes):
+    with pytest.raises(UsageError, match="enable_ema averages whole weights"):
+        parse(train__enable_ema=True, **changes)
+
+
 def test_two_reward_sources_are_refused(parse):
     with pytest.raises(UsageError, match="two sources of one reward"):
         parse(reward__remote_url="reward.py")
@@ -286,6 +299,14 @@ def test_relative_places_are_the_commands(parse, tmp_path, monkeypatch):
     assert args.rpo.cache.url == f"sqlite:///{tmp_path}/b/c.db"
     assert (args.actor.model_name_or_path, args.data.prompt_dataset) == (f"{tmp_path}/model", f"{tmp_path}/train.jsonl")
     assert args.eval.dataset == f"{tmp_path}/train.jsonl,hub/name"  # what is not here is a name on the hub
+
+
+@pytest.mark.parametrize("source", ["train.jsonl:solution", "run@40", "run"])
+def test_the_place_of_an_initial_cache_is_the_commands(parse, tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "train.jsonl").touch()
+    assert parse(rpo__init__mode="import", rpo__init__source=source).rpo.init.source == f"{tmp_path}/{source}"
 
 
 def test_absolute_places_and_servers_stay(parse):

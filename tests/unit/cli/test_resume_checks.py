@@ -131,6 +131,30 @@ def test_a_reward_file_is_compared_by_what_it_says(begun, run, tmp_path):
         resume(run, **reward("a.py", 0.5))
 
 
+def test_a_rule_of_the_users_own_is_compared_by_what_it_says(begun, run, tmp_path):
+    def rule(folder, share):
+        file = tmp_path / folder / "rules.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"def cut(context):\n    return (len(context.path) // {share},) * context.n_samples\n")
+        return {"rpo__cut__rule": f"{file}:cut"}
+
+    begun(1, **rule("a", 4))
+    resume(run, **rule("moved", 4))
+    with pytest.raises(UsageError, match=r"content of rules.py was"):
+        resume(run, **rule("a", 5))
+
+
+def test_shared_prefixes_may_change_unless_they_decide_what_is_trained_on_together(begun, run):
+    begun(1)
+    resume(run, rpo__shared_prefix="off")
+
+
+def test_with_several_updates_a_rollout_shared_prefixes_may_not_change(begun, run):
+    begun(1, train__batch_size=8)
+    with pytest.raises(UsageError, match="--rpo.shared_prefix was"):
+        resume(run, train__batch_size=8, rpo__shared_prefix="off")
+
+
 def test_a_cache_without_stored_options_still_opens(begun, run):
     args = begun(1)
     with PathCache.open(cache_url(args)) as cache:
