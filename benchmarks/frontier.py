@@ -224,6 +224,8 @@ def read(folder: Path, seconds: float) -> dict:
     without = [step.no_variance for step in figures.steps if step.no_variance is not None]
     return {
         "curve": [(tokens[step], clock[step], accuracy) for step, accuracy, _ in figures.evaluations],
+        "generated_tokens": tokens[figures.steps[-1].step],  # plain OpenRLHF may have evaluated before its last step
+        "seconds": clock[figures.steps[-1].step],
         "tokens_per_sample": figures.generated,
         "truncated": figures.truncated,
         "no_variance": fmean(without) if without else None,
@@ -264,8 +266,8 @@ def summarize(results: Sequence[dict], base: float, budgets: Sequence[int]) -> d
         "pass_at_8": round(fmean(pass_at_8), 4),
         "pass_at_8_sd": round(spread(pass_at_8), 4),
         "tokens_per_sample": round(fmean(r["tokens_per_sample"] for r in results), 1),
-        "generated_tokens": round(fmean(r["curve"][-1][0] for r in results)),
-        "seconds": round(fmean(r["curve"][-1][1] for r in results), 1),
+        "generated_tokens": round(fmean(r["generated_tokens"] for r in results)),
+        "seconds": round(fmean(r["seconds"] for r in results), 1),
         "truncated_rate": round(fmean(r["truncated"] for r in results), 4),
         "groups_without_variance": None
         if results[0].get("no_variance") is None
