@@ -13,7 +13,8 @@ class WriterLock:
     """``flock`` on ``<database>.lock``, which names its holder. The kernel lets go of it when the process ends.
 
     The file itself stays: removing it would let two processes lock two files of one name.
-    Raises ``CacheLocked`` when another process (or another cache object of this one) holds it.
+    Raises ``CacheLocked`` when another process (or another cache object of this one) holds it, ``CacheUnwritable`` where
+    the file cannot be made or the file system has no locks.
     """
 
     def __init__(self, database: pathlib.Path) -> None:
@@ -32,6 +33,12 @@ class WriterLock:
             raise CacheLocked(
                 f"Path cache {database} is in use by process {holder}. "
                 "Wait for it, end it, or use another --ckpt.path or --rpo.cache.url."
+            ) from error
+        except OSError as error:  # ENOLCK, EOPNOTSUPP, ENOSYS: some network file systems
+            os.close(self._fd)
+            raise CacheUnwritable(
+                f"Path cache {database}: cannot lock {file.name} beside it ({error.strerror}), its file system has no "
+                "locks: give --rpo.cache.url on a local disk."
             ) from error
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)

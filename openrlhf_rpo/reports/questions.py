@@ -3,6 +3,9 @@
 A path keeps the head of the one it came from, so a lineage stored as whole texts would repeat that head in every
 generation. Here each path holds the text that it does not share with its parent, how much of the parent's it keeps, and
 which one that is; the page puts the texts together. Positions count UTF-16 units, as JavaScript does.
+
+A path whose parent is not here (``parent`` -1) holds all of its text. Where it keeps a head of one that is in another slot,
+such as a wrong path, ``elsewhere`` says so; a parent that was pruned left its child without one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,6 +106,7 @@ def _lineage(stored: list[Path], texts: Mapping[Any, str], heads: Mapping[Any, s
             {
                 "step": path.step,
                 "parent": parent,
+                "elsewhere": parent < 0 and path.parent_id is not None,
                 "shared": _utf16(text[:shared]),
                 "kept": _utf16(kept),
                 "text": text[shared:],

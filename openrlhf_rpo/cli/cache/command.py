@@ -57,7 +57,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, rest: list[str]) -> int:
-    """Exit status: of the sub-command (0 done, 1 damages found or declined), 2 for a command that cannot work."""
+    """Exit status: of the sub-command (0 done, 1 damages found, declined or rewards failed), 2 where it cannot work."""
     from openrlhf_rpo.cache.errors import CacheError
     from openrlhf_rpo.cli.cache.output import Output
     from openrlhf_rpo.config import OptionError

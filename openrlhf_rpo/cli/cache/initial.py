@@ -23,13 +23,22 @@ _OWN = ("--rpo.init.mode", "--rpo.init.source")
 
 
 def import_(args: Namespace, out: Output) -> int:
-    """Import ``args.source`` for the run that ``args.training`` describes, which then starts from it in any mode."""
+    """Import ``args.source`` for the run that ``args.training`` describes, which then starts from it in any mode.
+
+    Exit status 1 when rewards fail; what was imported before stays.
+    """
+    from openrlhf_rpo.rollout.scoring import RewardFailures
+
     if given := [word for word in args.training if word.split("=")[0] in _OWN]:
         raise UsageError(f"{given[0]}: `cache import SOURCE` sets it itself, leave it out")
     upstream.check_version()
     run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])
-    with contextlib.redirect_stdout(sys.stderr):  # where the checks and vLLM's import speak; the answer is out's alone
-        report = _import(run, RPOConfig.from_namespace(run.rpo))
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # where the checks and vLLM's import speak; the answer is out's alone
+            report = _import(run, RPOConfig.from_namespace(run.rpo))
+    except RewardFailures as error:
+        print(f"error: {error}\n  The same command goes on where this one stopped", file=sys.stderr)
+        return 1
     out.emit({"cache": cache_name(run)} | vars(report) | {"matched": report.matched})
     out.line(f"{report}\nThe training command with the same options starts from it.")
     return 0

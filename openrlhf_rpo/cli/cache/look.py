@@ -93,14 +93,16 @@ def diff(args: Namespace, out: Output) -> int:
 
 def verify(args: Namespace, out: Output) -> int:
     """Decode every row. Exit status 1 when something is damaged."""
+    checked = 0
     with open_to_read(args.cache) as cache, tqdm(desc="Verifying", unit="row", delay=2) as bar:
 
         def progress(done: int, total: int) -> None:
+            nonlocal checked
             bar.total = total
-            bar.update(done - bar.n)
+            bar.update(done - checked)
+            checked = done
 
         damages = cache.verify(progress)
-        checked = int(bar.n)
     out.emit({"rows": checked, "damages": damages})
     for damage in damages:
         out.line(damage, "red")

@@ -25,6 +25,8 @@ from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import UsageError
 
 _EXAMPLES, _SHOWN = 3, 400
+# Paths that a visit stores, at most; of ``every`` and of a user's rule one a sample.
+_STORED = {"epsilon_greedy": 1, "right_and_wrong": 2}
 
 
 def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[Finding]:
@@ -52,7 +54,7 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield Finding(WARN, "data", tight, "raise --data.max_len, or leave out the longest questions")
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
-    yield disk(*_disk_needed(shape, args, len(questions), steps))
+    yield disk(*disk_needed(shape, args, config, len(questions), steps))
     yield attempt("cache", lambda: cache_state(args, questions, tokenizer))
     if config.init.mode == "import":
         yield attempt("initial cache", lambda: import_state(args, questions, tokenizer))
@@ -163,7 +165,8 @@ def template(args: SimpleNamespace, tokenizer: Any, question: Question) -> Itera
             WARN,
             "prompt",
             "the chat template adds nothing after the question: the path begins inside the user's turn",
-            "a template that heeds add_generation_prompt (--data.tokenizer_chat_template)",
+            "a chat_template in the model's tokenizer files that heeds add_generation_prompt, or leave "
+            "--data.apply_chat_template out",
         )
     same = "is also the padding token: paths are told apart by their length, not by it" if pad == end else ""
     yield Finding(PASS, "end of a path", f"{tokenizer.eos_token!r} {same}".strip())
@@ -214,19 +217,24 @@ def reward(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) 
 # ── Disk and cache ──
 
 
-def _disk_needed(shape: memory.ModelShape, args: SimpleNamespace, questions: int, steps: int) -> tuple[str, int, str]:
-    """Folder, bytes at most, and how they come about."""
+def disk_needed(
+    shape: memory.ModelShape, args: SimpleNamespace, config: RPOConfig, questions: int, steps: int
+) -> tuple[str, int, str]:
+    """Folder, bytes at most, and how they come about: every path at its longest, and all of them in every checkpoint."""
     one = memory.checkpoint_bytes(shape, args)
     kept = args.ckpt.max_num + 2 if args.ckpt.save_steps > 0 else int(bool(args.eval.dataset))
     model = shape.parameters * memory.weight_bytes(args)
-    rows = questions + steps * args.rollout.batch_size
-    cache = rows * args.data.max_len * 5 // 2
+    a_visit = _STORED.get(config.update.rule, args.rollout.n_samples_per_prompt)
+    rows = questions + steps * args.rollout.batch_size * a_visit
+    a_token = 4.5 if config.cache.log_probs else 2.5  # measured 4.3 and 2.3 (docs/cache.md, Scale)
+    cache = int(rows * args.data.max_len * a_token)
+    needed = kept * (one + cache) + model + cache
     why = (
-        f"at most {memory.gib(kept * one + model + cache)} are needed: {kept} checkpoints (the best one and the one that is "
-        f"being written counted) x {memory.gib(one)}, the model {memory.gib(model)}, the path cache {memory.gib(cache)} "
-        f"({rows:,} paths x {args.data.max_len:,} tokens x 2.5 bytes)"
+        f"at most {memory.gib(needed)} are needed: {kept} checkpoints (the best one and the one that is being written "
+        f"counted) x {memory.gib(one)} with a copy of the path cache, {memory.gib(cache)}, in each, the model "
+        f"{memory.gib(model)}, the path cache itself ({rows:,} paths x {args.data.max_len:,} tokens x {a_token:g} bytes)"
     )
-    return args.ckpt.path, kept * one + model + cache, why
+    return args.ckpt.path, needed, why
 
 
 def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str:

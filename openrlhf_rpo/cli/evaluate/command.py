@@ -20,8 +20,9 @@ prompts: --data.apply_chat_template or --data.input_template, --data.input_key a
 model's context, at most 32,768 tokens), --train.seed.
 
 openrlhf-rpo eval runs/a/model --data held-out.jsonl --samples 8
-openrlhf-rpo eval base runs/a/model --data aime24 math500 --samples 16 --data.apply_chat_template --data.max_len 32768
-openrlhf-rpo eval --compare runs/eval/base-aime24.json runs/eval/a-model-aime24.json
+openrlhf-rpo eval runs/base/model runs/a/model --data aime24 math500 --samples 16 --data.apply_chat_template \\
+    --data.max_len 32768
+openrlhf-rpo eval --compare runs/eval/base-model-aime24.json runs/eval/a-model-aime24.json
 """
 
 

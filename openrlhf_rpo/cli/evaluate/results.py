@@ -11,9 +11,9 @@ from openrlhf_rpo.studies.result import ResultError, read
 
 
 def show(files: Sequence[Path], out: Output) -> None:
-    """Print the figures and the comparisons. Raises ResultError."""
+    """Print the figures and the comparisons. Raises ResultError, when all is printed also for what cannot be compared."""
     documents = [(file, _finished(file)) for file in files]
-    compared = comparisons(documents)
+    compared, refused = comparisons(documents)
     out.emit(
         {
             "results": [{"file": str(file), **d["settings"], "figures": d["figures"]} for file, d in documents],
@@ -32,26 +32,33 @@ def show(files: Sequence[Path], out: Output) -> None:
     if compared:
         out.line("\naccuracy against the first of the same questions, paired bootstrap by question", "bold")
         out.table(["result", "against", "difference", "95 %", "better", "worse", "significant"], map(_difference, compared))
+    if refused:
+        raise ResultError("\n".join(refused))
 
 
-def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Each result against the first one with the same questions. Raises ResultError when nothing can be compared."""
+def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Each result against the first one with the same questions, and why others cannot be compared with theirs."""
     first: dict[str, tuple[Path, dict[str, Any]]] = {}
-    found = []
+    found, refused = [], []
     for file, document in documents:
         base_file, base = first.setdefault(document["settings"]["questions"], (file, document))
         if base_file == file:
             continue
-        for name in ("temperature", "top_p", "max_tokens", "max_len", "reward", "judge"):
-            ours, theirs = (found["settings"].get(name) for found in (base, document))
-            if ours != theirs:
-                raise ResultError(
-                    f"{base_file} and {file} cannot be compared: {name} is {ours} in one and {theirs} in the other"
-                )
+        if (difference := _other_setting(base["settings"], document["settings"])) is not None:
+            refused.append(f"{base_file} and {file} cannot be compared: {difference}")
+            continue
         found.append(
             {"result": file.stem, "against": base_file.stem, **compare(document["parts"], base["parts"])},
         )
-    return found
+    return found, refused
+
+
+def _other_setting(base: dict[str, Any], other: dict[str, Any]) -> str | None:
+    for name in ("temperature", "top_p", "max_tokens", "max_len", "reward", "judge"):
+        ours, theirs = base.get(name), other.get(name)
+        if ours != theirs:
+            return f"{name} is {ours} in one and {theirs} in the other"
+    return None
 
 
 def _finished(file: Path) -> dict[str, Any]:

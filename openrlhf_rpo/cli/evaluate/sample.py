@@ -63,12 +63,24 @@ def evaluate_all(args: argparse.Namespace) -> list[Path]:
         ]
     if len({evaluation.result.file for evaluation in every}) < len(every):
         raise UsageError("two of these models and data sets would write the same result: give them other folder names")
+    _check_lengths(every)
     by_model: dict[str, list[Evaluation]] = {}
     for evaluation in every:
         by_model.setdefault(evaluation.subject.args.actor.model_name_or_path, []).append(evaluation)
     for evaluations in by_model.values():
         _complete(args, evaluations)
     return [evaluation.result.file for evaluation in every]
+
+
+def _check_lengths(evaluations: Sequence[Evaluation]) -> None:
+    """Of what makes results incomparable, models of one command differ in this alone. Raises UsageError."""
+    names = {evaluation.subject.args.data.max_len: evaluation.name for evaluation in reversed(evaluations)}
+    if len(names) > 1:
+        (shorter, one), *_, (longer, other) = sorted(names.items())
+        raise UsageError(
+            f"{one} and {other} could not be compared: --data.max_len, by default a model's own context, would be {shorter} "
+            f"for one and {longer} for the other. Give both the same with --data.max_len {shorter}"
+        )
 
 
 def _subjects(args: argparse.Namespace, data: str, folder: Path) -> list[tuple[Subject, str]]:

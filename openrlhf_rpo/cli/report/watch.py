@@ -1,17 +1,21 @@
 """``openrlhf-rpo watch``: a run in the browser while it trains."""
 
+import contextlib
 import signal
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
+from openrlhf_rpo.cache.errors import CacheError
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.cli.report.sources import names, shown, source
 from openrlhf_rpo.cli.report.text import decoder, sample_folder, samples_of
+from openrlhf_rpo.exchange.errors import ExchangeError
 from openrlhf_rpo.reports.live import HOST, LiveRun, server
 from openrlhf_rpo.reports.page import PART
 from openrlhf_rpo.reports.plots import plots_document
-from openrlhf_rpo.reports.questions import Decode
+from openrlhf_rpo.reports.questions import Decode, Samples
 from openrlhf_rpo.upstream import UsageError
 
 
@@ -25,17 +29,13 @@ def watch(args: Namespace) -> int:
             f"{args.runs[0]} holds event files only, as a plain run leaves them: watch it with `tensorboard --logdir "
             f"{one.events}`, or write a report of it"
         )
-    url, folder = one.url, sample_folder(one.url)
-    run = LiveRun(
-        name=names([one])[0],
-        url=url,
-        decoder=lambda cache: _decoder(cache, args.tokenizer),
-        samples=lambda question_id, steps: samples_of(folder, question_id, steps),
-    )
-    if PathCache.is_missing(url):
+    run = live_run(names([one])[0], one.url, args.tokenizer)
+    if PathCache.is_missing(one.url):
         print(f"There is no path cache at {shown(one)} yet: the page shows the run as soon as there is one.", flush=True)
     else:
-        PathCache.open_to_read(url).close()  # what cannot be read is said now
+        with PathCache.open_to_read(one.url) as cache:  # what cannot be read is said now
+            if args.tokenizer is not None:
+                run.decoder(cache)
     try:
         serving = server(run, _document(run.name, shown(one), args.interval), args.port)
     except (OSError, OverflowError) as error:
@@ -54,9 +54,29 @@ def _interrupt(_signal: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _decoder(cache: PathCache, model: str | None) -> tuple[Decode, bool]:
-    decode, note = decoder(cache, model)
-    return decode, bool(note)
+def live_run(name: str, url: str, model: str | None) -> LiveRun:
+    """The run as its page is told of it, texts by the tokenizer of ``model`` (default: the run's own)."""
+    folder = sample_folder(url)
+
+    def decode_and_note(cache: PathCache) -> tuple[Decode, bool]:
+        with _as_cache_errors():
+            decode, note = decoder(cache, model)
+        return decode, bool(note)
+
+    def samples(question_id: str, steps: list[int]) -> Samples:
+        with _as_cache_errors():
+            return samples_of(folder, question_id, steps)
+
+    return LiveRun(name, url, decode_and_note, samples)
+
+
+@contextlib.contextmanager
+def _as_cache_errors() -> Iterator[None]:
+    """``reports`` knows the errors of the cache only: what a tokenizer or a file lacks becomes one, which the page shows."""
+    try:
+        yield
+    except ExchangeError as error:
+        raise CacheError(str(error)) from error
 
 
 def _document(name: str, place: str, interval: float) -> dict[str, Any]:

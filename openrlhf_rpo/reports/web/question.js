@@ -45,18 +45,20 @@ function wholeTexts(paths) {
   return paths;
 }
 
-/** [from, to, step] of the parts of a path, in order; the step is null where the path that wrote a part was pruned. */
+/** [from, to, step, label] of the parts of a path, in order; the step is null where the path that wrote a part is not here. */
 function partsOf(paths, path) {
   const parts = [];
   let end = path.whole.length;
-  for (let at = path; ; at = paths[at.parent]) {
+  let at = path;
+  for (;;) {
     if (at.kept < end) {
-      parts.unshift([at.kept, end, at.step]);
+      parts.unshift([at.kept, end, at.step, at.step === 0 ? "initial" : `step ${at.step}`]);
       end = at.kept;
     }
     if (at.parent < 0) break;
+    at = paths[at.parent];
   }
-  if (end > 0) parts.unshift([0, end, null]);
+  if (end > 0) parts.unshift([0, end, null, at.elsewhere ? "from another place" : "pruned"]);
   return parts;
 }
 
@@ -99,9 +101,8 @@ function lineage(paths, asIds) {
 
 function showPath(paths, path, place, note) {
   const parts = partsOf(paths, path);
-  const spans = parts.map(([from, to, step], i) => {
+  const spans = parts.map(([from, to, step, label], i) => {
     const newest = i === parts.length - 1 && step === path.step;
-    const label = step === null ? "pruned" : step === 0 ? "initial" : `step ${step}`;
     return el("span", { className: newest ? "part new" : "part older", "data-label": newest ? `new, ${label}` : `kept, ${label}` }, path.whole.slice(from, to));
   });
   const parent = path.parent < 0 ? null : paths[path.parent];
@@ -109,7 +110,8 @@ function showPath(paths, path, place, note) {
   if (gone) spans.push("\n", el("span", { className: "part gone", "data-label": `dropped from step ${parent.step}` }, gone));
   place.replaceChildren(...spans);
   const head = parent === null ? "Generated whole." : `Kept ${show(path.kept_tokens)} tokens of the path of step ${parent.step}, generated ${show(path.tokens - path.kept_tokens)}.`;
-  note.textContent = path.parent < 0 && path.kept > 0 ? "Its kept head came from a path that was pruned." : head;
+  const origin = path.elsewhere ? "a path in another place, such as a wrong or an imported one." : "a path that was pruned.";
+  note.textContent = path.parent < 0 && path.kept > 0 ? `Its kept head came from ${origin}` : head;
 }
 
 // By slot of the path that a group continued (types.py); nothing for the question's own.

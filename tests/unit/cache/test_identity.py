@@ -1,5 +1,7 @@
 """A cache knows its run, its schema and its file; anything else is refused by name."""
 
+import errno
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -179,6 +181,21 @@ def test_a_read_only_file_or_folder_is_named() -> None:
         shutil.rmtree(folder)
     assert read_only == f"Path cache {folder}/read_only/cache.db is read-only. Make the file and its folder writable."
     assert closed.startswith(f"Path cache {folder}/closed/cache.db: cannot write cache.db.lock beside it (Permission")
+
+
+def test_a_file_system_without_locks_is_named_and_nothing_stays_open(url, file, monkeypatch) -> None:
+    asked = []
+
+    def flock(fd, operation):
+        asked.append(fd)
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(CacheUnwritable, match=r"has no locks: give --rpo.cache.url on a local disk") as refusal:
+        PathCache.open(url, {})
+    assert str(file) in str(refusal.value) and os.strerror(errno.ENOLCK) in str(refusal.value)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(asked[0])
 
 
 def test_a_cache_that_holds_nothing_belongs_to_nobody(url) -> None:

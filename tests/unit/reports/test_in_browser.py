@@ -15,6 +15,7 @@ from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.reports.live import LiveRun, server
 from openrlhf_rpo.reports.page import PART, Part, page
 from openrlhf_rpo.reports.plots import plots_document
+from openrlhf_rpo.types import OWN, WRONG, CacheDecision, Path, StepRecord, Visit
 from tests.unit.reports.conftest import ATTACK, STEPS, TEXTS
 
 
@@ -140,6 +141,38 @@ def test_a_lineage_has_its_kept_and_new_parts_and_whole_texts(browser, written):
     assert labels == ["kept, initial", "new, step 4", "dropped from step 3"]
     browser.execute_script("document.querySelector('tr.choice').click()")
     assert texts(browser, "#path-text .part") == [f"initial 0 {TEXTS[0]}"]
+
+
+def test_a_head_from_a_wrong_path_is_not_called_pruned(browser, begin_run, encode, tmp_path):
+    """Question 0 continues a wrong path; the path of question 1 loses its parent to pruning."""
+    url = begin_run(tmp_path)
+
+    def commit(cache: PathCache, step: int, question: str, made: Path, *others: Path) -> None:
+        visit = Visit(question, step, 4, made.prefix_length, 10, 4, 2, "best")
+        cache.commit_step(StepRecord(step, 0, step, {}), [CacheDecision(made, visit, others)])
+
+    def child(question: str, step: int, parent: Path | None = None, slot: int = OWN) -> Path:
+        head = parent.token_ids[:4] if parent else ()
+        ids = head + encode(f" step {step}")
+        return Path(question, ids, None, "stop", 1.0, 1.0, len(head), step, None, parent and parent.path_id, slot)
+
+    with PathCache.open(url) as cache:
+        commit(cache, 1, "q0", child("q0", 1), child("q0", 1, slot=WRONG))
+        commit(cache, 2, "q0", child("q0", 2, cache.slots(["q0"])["q0"][WRONG]))
+        commit(cache, 3, "q1", child("q1", 3, cache.paths(["q1"])["q1"]))
+        cache.prune(3)
+    file = tmp_path / "report.html"
+    assert main(["report", str(tmp_path), "--out", str(file)]) == 0
+    for question, label, note in (
+        ("q0", "kept, from another place", "a path in another place, such as a wrong or an imported one."),
+        ("q1", "kept, pruned", "a path that was pruned."),
+    ):
+        open_page(browser, file, f"#questions/0/{question}")
+        wait(browser, "document.getElementById('path-text')")
+        labels = browser.execute_script(
+            "return [...document.querySelectorAll('#path-text .part')].map((e) => e.dataset.label)"
+        )
+        assert labels[0] == label and f"Its kept head came from {note}" in texts(browser, "#detail .hint")
 
 
 def test_a_visit_says_which_path_it_continued_and_what_comes_next(browser, written):

@@ -50,9 +50,14 @@ def test_a_character_that_the_cut_went_through_is_new():
     assert put_together(found["paths"])[1] == "a\U0001f552c"
 
 
-def test_a_head_whose_path_was_pruned_is_stored_whole():
-    [found] = details({"q": [build("q", 4, "abcd", 2, 77, 3)]}, {}, {}, decode)
-    assert (found["paths"][0]["parent"], found["paths"][0]["kept"], found["paths"][0]["text"]) == (-1, 2, "abcd")
+def test_a_head_whose_path_is_not_here_is_stored_whole():
+    """Pruning leaves the path without a parent; one whose parent is kept in another slot names it."""
+    for parent, elsewhere in ((None, False), (77, True)):
+        [found] = details({"q": [build("q", 4, "abcd", 2, parent, 3)]}, {}, {}, decode)
+        [path] = found["paths"]
+        assert (path["parent"], path["kept"], path["text"], path["elsewhere"]) == (-1, 2, "abcd", elsewhere)
+    [found] = details({"q": [build("q", 0, "abcd", number=1), build("q", 1, "abc", 2, 1, 2)]}, {}, {}, decode)
+    assert not any(path["elsewhere"] for path in found["paths"])
 
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.integers(0, 40)), min_size=1, max_size=6))

@@ -1,12 +1,14 @@
 """``openrlhf-rpo cache`` as a person and as a program meet it, on a real cache of the testbed's tokenizer."""
 
 import json
+from functools import partial
 from pathlib import Path as File
 
 import pytest
 from datasets import load_dataset
 
 from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cli.cache import look
 from openrlhf_rpo.cli.cache.output import visible
 from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.exchange.text import load_tokenizer
@@ -246,6 +248,12 @@ def test_verify_names_what_is_damaged(cache, folder):
     engine.dispose()
     status, out, _ = cache("verify", "--json")
     assert status == 1 and "question ab02" in json.loads(out)["damages"][0]
+
+
+def test_rows_are_counted_also_without_a_progress_bar(document, monkeypatch):
+    n_rows = document("verify")["rows"]
+    monkeypatch.setattr(look, "tqdm", partial(look.tqdm, disable=True))  # as TQDM_DISABLE=1
+    assert document("verify")["rows"] == n_rows > 0
 
 
 @pytest.mark.parametrize(

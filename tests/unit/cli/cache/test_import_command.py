@@ -74,6 +74,19 @@ def test_worked_solutions_become_the_initial_cache_of_a_run(data, tmp_path) -> N
     assert again.returncode == 2 and "is complete already" in again.stderr
 
 
+def test_rewards_that_fail_end_it_with_what_to_do(data, tmp_path) -> None:
+    (tmp_path / "reward.py").write_text(
+        "def reward_func(queries, prompts, labels):\n    raise ValueError('no such answer')\n"
+    )
+    words = training_options(data, tmp_path / "run")
+    place = words.index("--rpo.reward.functions")
+    words[place : place + 2] = ["--reward.remote_url", tmp_path / "reward.py"]
+    done = cache_command("import", f"{data}:worked", *words, "--json")
+    assert done.returncode == 1 and "Traceback" not in done.stderr and done.stdout == ""
+    assert "rewards failed" in done.stderr and "no such answer" in done.stderr
+    assert "The same command goes on where this one stopped" in done.stderr
+
+
 def test_a_source_that_cannot_serve_is_refused_before_anything_is_made(data, tmp_path) -> None:
     words = training_options(data, tmp_path / "run")
     for source, message in (

@@ -1,15 +1,18 @@
 """What the doctor finds in a command, each trap on the testbed's real model and data."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from openrlhf_rpo.cli.doctor import machine
+from openrlhf_rpo.cli.doctor import machine, training
 from openrlhf_rpo.cli.doctor.findings import FAIL, PASS, WARN
 from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.cli.options import build_parser
 from openrlhf_rpo.cli.preflight import load_tokenizer
 from openrlhf_rpo.cli.train_rpo_ray import main as train
+from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.testbed import model_dir, write_dataset
 from openrlhf_rpo.types import Question
 
@@ -107,6 +110,33 @@ def test_too_little_disk_fails_with_the_sum(tmp_path):
     finding = machine.disk(str(tmp_path / "not" / "there"), 1 << 60, "1 EiB is needed")
     assert finding.level == FAIL and "1 EiB is needed" in finding.message and str(tmp_path) in finding.message
     assert not (tmp_path / "not").exists()
+
+
+def test_the_disk_holds_every_stored_path_and_a_copy_of_the_cache_in_every_checkpoint(parse, usual):
+    """1,000 parameters, 16 questions, 2 steps of 8, paths of 768 tokens, groups of 4; 3 checkpoints, the best, the next."""
+    from openrlhf_rpo.cli.doctor.memory import ModelShape
+    from openrlhf_rpo.cli.doctor.training import disk_needed
+
+    def needed(**changes):
+        args = parse(**usual | {"ckpt__save_steps": 1, "ckpt__max_num": 3} | changes)
+        args.ds.param_dtype = "bf16"
+        _, n_bytes, why = disk_needed(ModelShape(1000, 1, 1, 1, 1, 1), args, RPOConfig.from_namespace(args.rpo), 16, 2)
+        return n_bytes, why
+
+    cache = 32 * 768 * 4.5
+    n_bytes, why = needed()
+    assert n_bytes == 5 * (14_000 + cache) + 2_000 + cache
+    assert "5 checkpoints" in why and "32 paths x 768 tokens x 4.5 bytes" in why
+    assert needed(ckpt__save_steps=-1)[0] == 2_000 + cache
+    assert "x 2.5 bytes" in needed(rpo__cache__log_probs="false")[1]
+    assert "48 paths" in needed(rpo__update__rule="right_and_wrong")[1]
+    assert "80 paths" in needed(rpo__update__rule="every")[1]
+
+
+def test_every_option_that_a_remedy_names_exists():
+    known = {name for action in build_parser()._actions for name in action.option_strings}
+    sources = "".join(file.read_text() for file in Path(training.__file__).parent.glob("*.py"))
+    assert set(re.findall(r"--[a-z]+\.[a-z_.]*[a-z_]", sources)) - known == set()
 
 
 # ── Prompt ──

@@ -1,11 +1,13 @@
 """``openrlhf-rpo eval`` up to the start of the engines: what is refused, what is read, and what is shown."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from openrlhf_rpo.cli.evaluate import sample
+from openrlhf_rpo.cli.evaluate import command, sample
 from openrlhf_rpo.cli.evaluate.benchmarks import BENCHMARKS, rows
 from openrlhf_rpo.cli.evaluate.session import prepare, training_args
 from openrlhf_rpo.cli.main import main
@@ -150,6 +152,13 @@ def test_results_are_named_after_model_and_data(place, label):
     assert sample.label(place) == label
 
 
+@pytest.mark.parametrize("text", [command._EPILOG, Path("docs/evaluation.md").read_text()], ids=["help", "docs"])
+def test_the_results_that_are_named_are_those_of_the_command_that_is_named(text):
+    models = re.search(r"eval (\S+) (\S+) --data aime24", text).groups()
+    compared = re.search(r"eval --compare (\S+) (\S+)", text).groups()
+    assert compared == tuple(f"runs/eval/{sample.label(str(Path(m).absolute()))}-aime24.json" for m in models)
+
+
 def test_results_are_compared_question_by_question(tmp_path, capsys):
     files = [
         result(tmp_path / "base.json", {"a": [0, 0], "b": [1, 0]}),
@@ -173,6 +182,35 @@ def test_results_of_other_sampling_are_not_compared(tmp_path, capsys):
     ]
     assert main(["eval", "--compare", *files]) == 2
     assert "temperature is 1.0 in one and 0.6 in the other" in capsys.readouterr().err
+
+
+def test_figures_are_shown_also_where_some_cannot_be_compared(tmp_path, capsys):
+    files = [
+        result(tmp_path / "a.json", {"a": [0]}),
+        result(tmp_path / "b.json", {"a": [1]}, SETTINGS | {"max_len": 4096}),
+        result(tmp_path / "c.json", {"a": [1]}),
+    ]
+    assert main(["eval", "--compare", *files]) == 2
+    shown = capsys.readouterr()
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:4]] == [["a", "0.000"], ["b", "1.000"], ["c", "1.000"]]
+    assert "max_len is 768 in one and 4096 in the other" in shown.err
+    assert main(["eval", "--compare", *files, "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["results"]) == 3 and [c["result"] for c in document["comparisons"]] == ["c"]
+
+
+def test_models_that_would_have_different_room_are_refused_before_anything_is_sampled(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sample, "_complete", lambda *_: pytest.fail("sampled"))
+    shorter = tmp_path / "shorter" / "model"
+    shutil.copytree(MODEL, shorter)
+    config = json.loads((shorter / "config.json").read_text())
+    (shorter / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 512}))
+    words = ["eval", MODEL, str(shorter), "--data", data, "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "would be 512 for one and 1024 for the other" in error and "Give both the same with --data.max_len 512" in error
+    with pytest.raises(pytest.fail.Exception, match="sampled"):
+        main([*words, "--data.max_len", "512"])
 
 
 def test_results_of_other_judges_are_not_compared(tmp_path, capsys):

@@ -5,17 +5,22 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import urllib.error
 import urllib.request
 from pathlib import Path as File
 
 import pytest
 from sqlalchemy import create_engine
 
-from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache import CacheError, PathCache
 from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.cli.report import watch
 from openrlhf_rpo.cli.report.sources import names, source
+from openrlhf_rpo.exchange.samples import FOLDER
+from openrlhf_rpo.reports.live import server as live_server
 from openrlhf_rpo.testbed import model_dir
-from openrlhf_rpo.types import Path, Question, StepRecord
+from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
 
 PLAIN = "events.out.tfevents.1.host"
 
@@ -184,6 +189,33 @@ def test_watch_refuses_event_files_a_busy_port_and_no_interval(run, tmp_path, ca
     assert main(["watch", str(run), "--interval", "0"]) == 2
     assert main(["watch", str(run), "--port", "99999"]) == 2
     assert "choose another one, or 0 for a free one" in capsys.readouterr().err
+
+
+def test_watch_says_at_once_that_a_tokenizer_cannot_serve(run, capsys, monkeypatch):
+    monkeypatch.setattr(watch, "server", lambda *_: pytest.fail("served"))
+    assert main(["watch", str(run), "--port", "0", "--tokenizer", "/none"]) == 2
+    assert "error: the tokenizer of /none cannot be loaded" in capsys.readouterr().err
+
+
+def test_a_page_is_told_why_a_question_cannot_be_shown(run):
+    """The cache may come later than the check of the tokenizer, and samples may be damaged."""
+    with pytest.raises(CacheError, match="the tokenizer of /none cannot be loaded"):
+        watch.live_run("a", f"sqlite:///{run}/rpo_cache.db", "/none").question("aa")
+    with PathCache.open(f"sqlite:///{run}/rpo_cache.db") as cache:
+        visit = Visit("aa", 3, 0, 0, 3, 4, 1, "best")
+        cache.commit_step(StepRecord(3, 0, 3, {}), [CacheDecision(None, visit)])
+    (run / FOLDER).mkdir()
+    (run / FOLDER / "step_00000003.parquet").write_bytes(b"cut short")
+    live = watch.live_run("a", f"sqlite:///{run}/rpo_cache.db", None)
+    serving = live_server(live, {"title": "a", "runs": []}, 0)
+    threading.Thread(target=serving.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as answer:
+            urllib.request.urlopen(f"http://localhost:{serving.server_port}/question?id=aa", timeout=30)
+    finally:
+        serving.shutdown()
+        serving.server_close()
+    assert answer.value.code == 503 and "step_00000003.parquet cannot be read" in answer.value.read().decode()
 
 
 @pytest.mark.parametrize("begun", [True, False])
