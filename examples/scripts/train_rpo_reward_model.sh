@@ -25,7 +25,7 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir
     --rollout.n_samples_per_prompt 8 \
     --rollout.micro_batch_size 8 \
     --train.batch_size 512 \
-    --train.micro_batch_size 4 \
+    --train.micro_batch_size 8 \
     --train.num_episodes 2 \
     --actor.adam.lr 5e-7 \
     --rpo.preset grpo \

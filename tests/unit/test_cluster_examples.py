@@ -170,8 +170,9 @@ def job_command() -> list[str]:
 STAND_INS = {
     "scontrol": "echo gpu-1; echo gpu-2",
     "srun": 'for word; do case $word in --*) shift ;; *) break ;; esac; done; exec "$@"',
-    "timeout": "",  # waits for the nodes
-    "ray": 'printf "%s\\0" "$@" > "$RECORD/ray.$$"',
+    # Waits for both nodes, which start in the background.
+    "timeout": 'for _ in $(seq 200); do set -- "$RECORD"/ray.*; [ $# = 2 ] && exit; sleep 0.1; done; exit 1',
+    "ray": 'printf "%s\\0" "$@" > "$RECORD/new.$$" && mv "$RECORD/new.$$" "$RECORD/ray.$$"',
     "python": 'printf "%s\\0" "$@" "$RAY_ADDRESS" > "$RECORD/python.$$"',
 }
 
@@ -215,6 +216,15 @@ def test_the_commands_ask_for_the_gpus_that_their_clusters_have(slurm):
         gpus += node["resources"].get("GPU", 0) * node["min_workers"]
     for words in (job_command(), options_of(slurm["python"][0][:-1])):
         assert sum(number for _, number, _ in required_devices(parse(words))) == gpus == 16
+
+
+def test_the_commands_keep_a_group_in_one_micro_batch(slurm):
+    """Otherwise it shares only a part of its prefix (docs/shared_prefix.md)."""
+    for words in (job_command(), options_of(slurm["python"][0][:-1])):
+        args = parse(words)
+        group, ranks = args.rollout.n_samples_per_prompt, args.actor.num_nodes * args.actor.num_gpus_per_node
+        assert args.rollout.micro_batch_size % group == args.train.micro_batch_size % group == 0
+        assert args.train.batch_size % (args.train.micro_batch_size * ranks) == 0
 
 
 def test_the_commands_differ_in_their_places_only(slurm):
