@@ -22,7 +22,9 @@ test: env ## all tests that need no GPU, but for a few that take many minutes
 long: env ## those few: runs killed at random moments, two ranks of partitioned weights, trials of a study
 	.venv/bin/python -m pytest tests -m long
 
-gpu-test: ## the tests that need one NVIDIA GPU, ten minutes; in an environment with the extras gpu and dev, not in .venv
+gpu-test: ## the tests that need one NVIDIA GPU; in an environment with the extras gpu and dev, not in .venv
+	@python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else sys.argv[1])' \
+	    "make gpu-test: torch sees no NVIDIA GPU in this environment, so every test would be skipped"
 	python -m pytest tests/gpu -m gpu -rs --durations 0
 
 PINS = openrlhf_rpo/cli/evaluate/lighteval.txt

@@ -1,4 +1,4 @@
-"""Everything here needs one NVIDIA GPU and the ``gpu`` extra: ``make gpu-test``, about ten minutes."""
+"""Everything here needs one NVIDIA GPU and the ``gpu`` extra: ``make gpu-test``."""
 
 from pathlib import Path
 

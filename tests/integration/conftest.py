@@ -9,9 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -104,10 +105,24 @@ def run_training(folder: Path, steps: int, **options: object) -> TrainingRun:
     return TrainingRun(folder, done.returncode, done.stdout)
 
 
+@contextmanager
+def watched(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A command whose output is read; killed with all that it started when its reader fails or runs out of time.
+
+    Leaving ``Popen`` would wait for its end instead, and a run that hangs has none.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as process:
+        try:
+            yield process
+        except BaseException:
+            kill_tree(process.pid)
+            raise
+
+
 def run_acting(folder: Path, steps: int, acts: dict[str, Callable[[int], None]], **options: object) -> TrainingRun:
     """Run the command to its end, and call an act with its process id when its marker is printed for the first time."""
     command, waiting, lines, last = training_command(folder, steps, **options), dict(acts), [], None
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with watched(command, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
@@ -123,16 +138,24 @@ def kill_one(title: str) -> Callable[[int], None]:
 
     def act(pid: int) -> None:
         tree = psutil.Process(pid).children(recursive=True)
-        next(p for p in tree if title in " ".join(p.cmdline())).kill()
+        next(p for p in tree if title in title_of(p)).kill()
 
     return act
+
+
+def title_of(process: psutil.Process) -> str:
+    """Its command line, over which Ray writes what it is doing; empty when it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def run_until(folder: Path, steps: int, marker: str, **options: object) -> TrainingRun:
     """Run the command, and kill its whole process tree (SIGKILL) as soon as it prints ``marker``."""
     command = training_command(folder, steps, **options)
     lines = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with watched(command, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
@@ -144,12 +167,13 @@ def run_until(folder: Path, steps: int, marker: str, **options: object) -> Train
 
 def kill_tree(pid: int) -> None:
     """SIGKILL a process and all that it started, and wait until those are gone; the process is its parent's to wait for."""
-    tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    tree: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):  # it has ended
+        tree.append(psutil.Process(pid))
+        tree += tree[0].children(recursive=True)
     for process in tree:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
     psutil.wait_procs(tree[1:], timeout=30)
 
 
@@ -237,8 +261,19 @@ def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts Ray: ``-m "not ray"`` leaves it out."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("ray")
-            item.add_marker(pytest.mark.timeout(1800))  # several runs a test, two test processes at a time
+    """Everything here starts Ray (``-m "not ray"`` leaves it out), takes long, and goes first.
+
+    One file makes the finished run; beside it the other test processes take those that need none, then the rest.
+    """
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in ours:
+        item.add_marker("ray")
+        item.add_marker(pytest.mark.timeout(1800))  # several runs a test, two test processes at a time
+    need = list(dict.fromkeys(item.path for item in ours if "finished_run" in item.fixturenames))
+
+    def turn(item: pytest.Item) -> int:
+        if Path(__file__).parent not in item.path.parents:
+            return 3
+        return 1 if item.path not in need else 0 if item.path == need[0] else 2
+
+    items.sort(key=turn)

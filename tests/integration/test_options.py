@@ -71,14 +71,13 @@ def test_the_papers_rules_fill_the_cache_first_and_keep_any_path(tmp_path) -> No
 
 
 def test_dynamic_sampling_trains_on_groups_that_differ_and_weights_stale_prefixes(tmp_path) -> None:
-    """16 questions for steps of 4: those without signal are replaced, and what was turned down is counted.
+    """32 questions for steps of 4: those without signal are replaced, and what was turned down is counted.
 
     Of the cache, the versions that a step before the last one reads are let go.
     """
     run = run_training(
         tmp_path,
-        4,
-        train__num_episodes=2,
+        8,
         algo__dynamic_filtering_enable=True,
         rpo__prefix_loss__mode="weighted",
         rpo__init__mode="bulk",

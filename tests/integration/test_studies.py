@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from .conftest import title_of, watched
+
 
 def study(name: str, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``openrlhf-rpo study NAME`` on the testbed to its end; standard output and error apart."""
@@ -53,26 +55,25 @@ def test_the_same_command_trains_nothing_again(tokens: Path):
 
 
 def test_ctrl_c_ends_a_study_and_its_training_with_one_line(tmp_path):
-    """In a terminal the whole group gets the signal; here, as soon as a training has begun."""
+    """In a terminal the whole group gets the signal; here, as soon as a training has an engine."""
     command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "study", "time", "--out", str(tmp_path / "time.json")]
-    process = subprocess.Popen(
+    started: set[psutil.Process] = set()
+    with watched(
         command,
-        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
-    )
-    while not list(tmp_path.rglob("train.log")):
-        assert process.poll() is None
-        time.sleep(0.1)
-    started = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+    ) as process:
+        while not any(title_of(p).startswith("ray::_RPOEngine") for p in started):
+            assert process.poll() is None
+            time.sleep(0.1)
+            started.update(psutil.Process(process.pid).children(recursive=True))
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=120)
     assert process.returncode == 130
     assert error.splitlines()[-1] == "interrupted: the same command goes on where this one stopped"
     assert "Traceback" not in error
-    assert [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+    assert [title for p in started if p.is_running() and (title := title_of(p))] == []  # a zombie has none
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tokens: Path):

@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_rpo.platform.cpu import free_port
 
-from .conftest import kill_tree, ray_node, run_acting, run_training
+from .conftest import kill_tree, ray_node, run_acting, run_training, title_of
 
 TWO_ENGINES = {"vllm__num_engines": 2}  # Ray packs them on the node that has room for both
 
@@ -27,7 +27,7 @@ def head(cpus: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, psut
 
 def actors_on(node: psutil.Process) -> list[str]:
     """Names of the run's actors among the processes of a node, without what they are doing."""
-    titles = [" ".join(p.cmdline()).split(".")[0].strip() for p in node.children(recursive=True)]
+    titles = [title_of(p).split(".")[0].strip() for p in node.children(recursive=True)]
     return sorted(title for title in titles if title.startswith("ray::_RPO"))
 
 

@@ -67,18 +67,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def postgres_programs() -> File | None:
-    """The folder of Debian's newest server, or of the one on the PATH."""
-    folders = sorted(File("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    """The folder of Debian's newest server (a client alone has such a folder, too), or of the one on the PATH."""
+    folders = [initdb.parent for initdb in File("/usr/lib/postgresql").glob("*/bin/initdb")]
     on_path = shutil.which("initdb")
-    return folders[-1] if folders else File(os.path.realpath(on_path)).parent if on_path else None
+    if folders:
+        return max(folders, key=lambda folder: int(folder.parent.name))
+    return File(os.path.realpath(on_path)).parent if on_path else None
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The URL of a server of its own, on a socket in a temporary folder. The server refuses to run as root."""
+    """The URL of a server of its own, on a socket in a temporary folder. The server refuses to run as root.
+
+    Skipped where there is none, but never where CI is set.
+    """
     programs = postgres_programs()
     if programs is None:
-        pytest.skip("no PostgreSQL server on this machine: apt-get install postgresql (.ci/run installs it)")
+        message = "no PostgreSQL server on this machine: apt-get install postgresql (.ci/run installs it)"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
     folder = tempfile.mkdtemp(prefix="rpo_pg_")
     identity: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
     if identity:
