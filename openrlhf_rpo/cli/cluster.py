@@ -79,7 +79,7 @@ def choose_device(args: SimpleNamespace) -> str:
 
 
 def connect(args: SimpleNamespace, device: str) -> None:
-    """Connect to the Ray cluster of RAY_ADDRESS (a submitted job has one), or start a local one, and check it."""
+    """Connect to the Ray cluster of RAY_ADDRESS (a submitted job has one), this host's, or one that it starts; check it."""
     import ray
 
     address = os.environ.get("RAY_ADDRESS")
@@ -209,8 +209,6 @@ def adapt_options_to_cpu(args: SimpleNamespace) -> None:
         )
     if args.vllm.tensor_parallel_size > 1 or args.vllm.enable_sleep:
         raise UsageError("--vllm.tensor_parallel_size > 1 and --vllm.enable_sleep need a GPU: leave them out")
-    if args.ds.param_dtype == "fp16":
-        raise UsageError("--ds.param_dtype fp16 needs a GPU: leave it out, a CPU host computes in float32")
     # Without instructions for bfloat16, which many CPUs lack, a matrix product takes 13 times as long as in float32.
     args.ds.param_dtype = FLOAT32
     if "flash_attention" in args.ds.attn_implementation:

@@ -11,7 +11,7 @@ from openrlhf_rpo.algo.presets import expand
 from openrlhf_rpo.algo.update import update_rule
 from openrlhf_rpo.algo.user_rules import UserRuleError
 from openrlhf_rpo.config import OptionError, RPOConfig, add_options
-from openrlhf_rpo.training.passes import cannot_share
+from openrlhf_rpo.training.passes import cannot_share, shares_prefixes
 from openrlhf_rpo.upstream import UsageError
 
 _UNSET = object()
@@ -162,6 +162,17 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {replicas} "
         "actor processes (rings and tensor parallel groups count as one)",
     )
+    own_batches, forward = rpo.enable and shares_prefixes(args), args.rollout.micro_batch_size  # ours are dealt evenly
+    _need(
+        replicas == 1 or own_batches or args.train.dynamic_batch_enable or samples % (forward * replicas) == 0,
+        f"a step's {samples} samples are not a multiple of --rollout.micro_batch_size {forward} x "
+        f"{replicas} actor processes, and one that got fewer than the others would leave them waiting",
+    )
+    for flag, wrong in (
+        ("--ds.param_dtype fp16", args.ds.param_dtype == "fp16"),
+        ("--ds.load_in_4bit", args.ds.load_in_4bit),
+    ):
+        _need(not wrong, f"{flag} cannot be sent to vLLM's engines, which hold bfloat16 weights: leave it out")
     _check_lora(args, rpo)
     _check_colocation(args)
     if not rpo.enable:

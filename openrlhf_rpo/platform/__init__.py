@@ -2,7 +2,7 @@
 
 The driver decides the device once (``choose``) and hands it to every process through the environment
 (``worker_env``); each process calls ``prepare`` before it imports torch's users: the driver by way of ``upstream``,
-Ray workers by Ray's ``worker_process_setup_hook``, vLLM's worker processes by the import of their extension class.
+Ray workers by Ray's ``worker_process_setup_hook``.
 """
 
 import os

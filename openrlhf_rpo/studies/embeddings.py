@@ -17,22 +17,23 @@ _BATCH = 64
 
 
 class Embedder:
-    """Loads ``model`` (a folder or a hub name) on the CPU, or on the first GPU where there is one. Raises UsageError."""
+    """Loads ``model`` (a folder or a hub name) on the CPU, or on this host's first GPU. Raises UsageError."""
 
-    def __init__(self, model: str, device: str) -> None:
+    def __init__(self, model: str) -> None:
+        import torch
         from transformers import AutoModel, AutoTokenizer
 
         try:
             if file := file_with_code(model):
                 raise UsageError(f"--embedder {model}: the model brings Python code of its own (auto_map in its {file})")
             self._tokenizer: Any = AutoTokenizer.from_pretrained(model)
-            self._model = AutoModel.from_pretrained(model).to(device).float().eval()
+            self._device = "cuda" if torch.cuda.is_available() else "cpu"  # the cluster's GPUs may be elsewhere
+            self._model = AutoModel.from_pretrained(model).to(self._device).float().eval()
         except (OSError, ValueError) as error:
             raise UsageError(f"--embedder {model}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._longest = self._model.config.to_dict().get("max_position_embeddings") or 512
-        self._device = device
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """[texts, hidden], each row of length 1; a text of more tokens than the model knows positions is cut at its end."""

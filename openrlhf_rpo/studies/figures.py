@@ -131,7 +131,7 @@ def rpo_steps(records: Sequence[StepRecord], initial: int) -> tuple[Step, ...]:
                 prefix=m["rpo/prefix_tokens"],
                 truncated=m["rpo/truncated_rate"],
                 score=m["rpo/score"],
-                grad_norm=m["actor_grad_norm"],
+                grad_norm=m.get("actor_grad_norm", 0.0),  # a frozen actor has none
                 no_variance=m["rpo/groups_without_variance"],
                 bare=m["rpo/groups_from_bare_question"],
                 seconds={k.removeprefix("timing/"): v for k, v in m.items() if k.startswith("timing/")},

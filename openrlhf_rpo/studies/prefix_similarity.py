@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace, result: StudyResult) -> None:
     with sampling.opened(args) as session:
-        embedder = Embedder(args.embedder or session.model, session.device)
+        embedder = Embedder(args.embedder or session.model)
         missing = set(result.missing(q.question_id for q in session.questions))
         todo = [q for q in session.questions if q.question_id in missing]
         with sampling.progress(len(session.questions), "Sampling and embedding answers") as bar:

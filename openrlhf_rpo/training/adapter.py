@@ -17,15 +17,33 @@ _WRAPPER = "base_model.model."
 _BASE = ".base_layer."
 
 
+class MergedWeight:
+    """W + scale * B A, what a weight sync asks of a parameter; the sum lives as long as who asked for ``data`` keeps it.
+
+    The sync first lists all parameters: made at once, a second copy of the weights would lie on every device.
+    """
+
+    requires_grad = True
+
+    def __init__(self, weight: torch.Tensor, layer: LoraLayer) -> None:
+        self.weight, self.layer = weight, layer
+        self.dtype, self.shape = weight.dtype, weight.shape
+
+    @property
+    @torch.no_grad()
+    def data(self) -> torch.Tensor:
+        delta = sum(self.layer.get_delta_weight(adapter) for adapter in self.layer.active_adapters)
+        return self.weight + delta.to(self.dtype)
+
+
 class MergedModel:
     """What a weight sync asks of a model, with the adapter inside the weights."""
 
     def __init__(self, model: PeftModel) -> None:
         self.model = model
 
-    @torch.no_grad()
-    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(the base model's name, tensor of its shape) of every weight; the adapted ones are copies."""
+    def named_parameters(self) -> Iterator[tuple[str, "torch.Tensor | MergedWeight"]]:
+        """(the base model's name, tensor of its shape) of every weight; an adapted one is made when its data is read."""
         layers = {name: m for name, m in self.model.named_modules() if isinstance(m, LoraLayer)}
         adapters = {id(p) for layer in layers.values() for n, p in layer.named_parameters() if n.startswith("lora_")}
         for name, parameter in self.model.named_parameters():
@@ -33,11 +51,8 @@ class MergedModel:
                 continue
             owner, found, rest = name.rpartition(_BASE)
             plain = f"{owner}.{rest}" if found else name
-            weight = parameter.data
-            if found and rest == "weight":
-                layer = layers[owner]
-                weight = weight + sum(layer.get_delta_weight(a) for a in layer.active_adapters).to(weight.dtype)
-            yield plain.removeprefix(_WRAPPER), weight
+            adapted = found and rest == "weight"
+            yield plain.removeprefix(_WRAPPER), MergedWeight(parameter.data, layers[owner]) if adapted else parameter.data
 
 
 @contextmanager

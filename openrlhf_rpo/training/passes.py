@@ -28,8 +28,19 @@ def cannot_share(args: SimpleNamespace) -> str | None:
         "--ds.use_liger_kernel replaces the model's forward": args.ds.use_liger_kernel,
         "--actor.aux_loss_coef counts the router's choices by token": args.actor.aux_loss_coef > 1e-8,
         "--rollout.n_samples_per_prompt 1 has nothing to share": args.rollout.n_samples_per_prompt == 1,
+        "a critic or a reward model runs whole the rows that --train.dynamic_batch_enable would count once": (
+            args.train.dynamic_batch_enable and (args.algo.advantage.estimator == "gae" or not args.reward.remote_url)
+        ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def sharing_mode(args: SimpleNamespace) -> str:
+    """What a model that cannot share shall do: "auto", run whole rows, or "on", end the run.
+
+    Dynamic micro-batches are filled with tokens that count once; whole, they would not fit.
+    """
+    return "on" if args.train.dynamic_batch_enable else args.rpo.shared_prefix
 
 
 def shares_prefixes(args: SimpleNamespace) -> bool:

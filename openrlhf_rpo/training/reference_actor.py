@@ -4,7 +4,7 @@ from typing import Any
 
 import ray
 
-from openrlhf_rpo.training.passes import shares_prefixes
+from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode
 from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
 from openrlhf_rpo.upstream import ReferenceModelActor
 
@@ -13,7 +13,7 @@ class _RPOReferenceActor(ReferenceModelActor):
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         if shares_prefixes(strategy.args):
-            share_prefixes(self.model, strategy.args.rpo.shared_prefix, "reference")
+            share_prefixes(self.model, sharing_mode(strategy.args), "reference")
 
 
 RPOReferenceActor = ray.remote(num_gpus=1)(_RPOReferenceActor)

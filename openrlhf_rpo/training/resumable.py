@@ -9,7 +9,7 @@ import ray
 import torch
 
 from openrlhf_rpo.training.actor_trainer import RPOActorTrainer
-from openrlhf_rpo.training.passes import shares_prefixes
+from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode
 from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
 from openrlhf_rpo.upstream import STAGING, CriticModelActor, PolicyModelActor, actor_trainer
 
@@ -47,7 +47,7 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
         with actor_trainer(RPOActorTrainer):
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         if shares_prefixes(strategy.args):
-            share_prefixes(self.actor, strategy.args.rpo.shared_prefix, "policy")
+            share_prefixes(self.actor, sharing_mode(strategy.args), "policy")
         if self.ema_model is not None and self.checkpoint_states:
             load_ema(self.ema_model, _ema_file(strategy.args, _latest(strategy.args)))
 

@@ -27,7 +27,7 @@ AT_THE_TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELO
 PAGES = [*AT_THE_TOP, ROOT / "examples" / "README.md"] + sorted((ROOT / "docs").rglob("*.md"))
 WRITTEN = [page for page in PAGES if page.name != "options.md"]
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"")
-OPTION = re.compile(r"--[a-z]+\.[a-z_.]*[a-z_]")
+OPTION = re.compile(r"--[a-z]+\.[a-z0-9_.]*[a-z0-9_]")
 CODE = re.compile(r"`([^`\n]+)`")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULE = "openrlhf_rpo.cli.train_rpo_ray"

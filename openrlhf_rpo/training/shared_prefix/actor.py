@@ -7,6 +7,7 @@ import torch
 
 from openrlhf_rpo.training.shared_prefix.attention import enable
 from openrlhf_rpo.training.shared_prefix.forward import shared_log_probs
+from openrlhf_rpo.training.shared_prefix.layout import lay_out
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 """Largest mean absolute difference of the first batch's log-probs, in nats, by the weights' type.
@@ -23,7 +24,8 @@ class SharedPrefixError(RuntimeError):
 def share_prefixes(actor: Any, mode: str, name: str) -> None:
     """Make ``actor`` (OpenRLHF's) run shared prefixes once; ``mode`` "auto" or "on", ``name`` for the log.
 
-    With "auto" an actor that cannot keeps its forward, with one line that says why; with "on" SharedPrefixError is raised.
+    With "auto" an actor that cannot keeps its forward, with one line that says why; with "on" SharedPrefixError is raised
+    (``passes.sharing_mode``).
     """
     shared = SharedForward(actor, mode, name)
     reason = model_cannot_share(actor)
@@ -55,6 +57,15 @@ def model_cannot_share(actor: Any) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
+def agreed(reason: str | None) -> str | None:
+    """The first reason that any process of the group has, so that all share or none does."""
+    if not torch.distributed.is_initialized():
+        return reason
+    reasons: list[str | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(reasons, reason)
+    return next((found for found in reasons if found is not None), None)
+
+
 def _unwrapped(actor: Any) -> Any:
     """The transformers model in DeepSpeed's engine and PEFT's wrapper."""
     model = getattr(actor.model, "module", actor.model)
@@ -72,6 +83,8 @@ class SharedForward:
         self.actor, self.mode, self.name = actor, mode, name
         self.plain = actor.forward
         self.checked = False
+        # Upstream asks every mixture of experts for its router's logits, which transformers counts by a mask of N x N.
+        self.arguments = {"output_router_logits": False} if hasattr(_config(actor), "output_router_logits") else {}
 
     def __call__(
         self,
@@ -86,7 +99,7 @@ class SharedForward:
             return self.plain(sequences, action_mask, attention_mask, return_output, return_entropy=return_entropy, **others)
         if not self.checked:
             self.checked = True
-            reason = self.check(sequences, action_mask, attention_mask)
+            reason = agreed(self.check(sequences, action_mask, attention_mask))
             if reason is not None:
                 self.give_up(reason)
                 return self.actor.forward(
@@ -97,33 +110,45 @@ class SharedForward:
 
     def run(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor, entropy: bool = False):
         actor = self.actor
-        return shared_log_probs(actor.model, sequences, attention_mask, action_mask, actor.temperature, entropy)
+        return shared_log_probs(
+            actor.model, sequences, attention_mask, action_mask, actor.temperature, entropy, arguments=self.arguments
+        )
 
     @torch.no_grad()
     def check(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor) -> str | None:
-        """Why sharing cannot be trusted here, or None: both paths on one batch, without dropout."""
+        """Why sharing cannot be trusted here, or None: both paths on the batch's first rows, without dropout.
+
+        So many rows as cost whole no more than the batch does when it shares, so that the check needs no more memory.
+        """
         training = self.actor.training
         self.actor.eval()
         try:
-            plain = self.plain(sequences, action_mask, attention_mask)
-            shared = self.run(sequences, action_mask, attention_mask)
+            tokens = lay_out(sequences, attention_mask).tokens
+            n = max(2, int((attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
+            rows = sequences[:n], action_mask[:n], attention_mask[:n]
+            plain, shared = self.plain(*rows), self.run(*rows)
+        except torch.OutOfMemoryError:  # of this process alone: others may be in the middle of a collective
+            raise
         except (RuntimeError, TypeError, ValueError, KeyError, ImportError) as error:
             return f"its first batch failed with {type(error).__name__}: {error}"
         finally:
             self.actor.train(training)
-        gap = ((plain - shared.log_probs).abs().sum() / action_mask.sum().clamp(min=1)).item()
+        gap = ((plain - shared.log_probs).abs().sum() / action_mask[:n].sum().clamp(min=1)).item()
         allowed = TOLERANCE[next(self.actor.model.parameters()).dtype]
         if not gap <= allowed:
             return f"log-probs differ from the plain path by {gap:.1e} on average, more than {allowed:g}"
         self.say(
-            f"on: {shared.tokens} instead of {int(attention_mask.sum())} tokens in the first batch, "
+            f"on: {tokens} instead of {int(attention_mask.sum())} tokens in the first batch, "
             f"log-probs differ from the plain path by {gap:.1e} on average (allowed: {allowed:g})"
         )
         return None
 
     def give_up(self, reason: str) -> None:
         if self.mode == "on":
-            raise SharedPrefixError(f"--rpo.shared_prefix on: the {self.name} cannot share prefixes: {reason}")
+            raise SharedPrefixError(
+                f"the {self.name} cannot share prefixes, which --rpo.shared_prefix on and --train.dynamic_batch_enable "
+                f"count on: {reason}. Leave sharing out with --rpo.shared_prefix off"
+            )
         self.actor.forward = self.plain
         self.say(f"off, every sample runs whole: {reason}")
 

@@ -1,6 +1,8 @@
 """Log-probs of the tokens that carry loss, from rows whose common heads run once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,12 +27,13 @@ def shared_log_probs(
     temperature: float = 1.0,
     with_entropy: bool = False,
     share: bool = True,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> ActionLogProbs:
     """What OpenRLHF's ``Actor.forward`` gives for the same arguments, gradients included.
 
     ``model``: a causal language model of transformers that ``attention.enable`` was called for, bare or wrapped (PEFT,
     DeepSpeed). ``sequences``, ``attention_mask``: (B, T), padded on the right. ``action_mask``: (B, A); its last column
-    is the last token of the row. ``share`` false packs whole rows.
+    is the last token of the row. ``share`` false packs whole rows. ``arguments`` are the model's own.
 
     Only hidden states that predict a token with loss reach the output layer.
     """
@@ -47,6 +50,7 @@ def shared_log_probs(
         logits_to_keep=kept,
         use_cache=False,
         shared_prefix=layout,
+        **arguments,
     )
     logits = output["logits"][0].float()
     if temperature != 1.0:

@@ -15,7 +15,7 @@ TEXTS = ["b12+30=42\n", "a30+42=72\nb12+30=42\nb12+30=42\n", "z99-01?"]
 
 @pytest.fixture(scope="module")
 def embedder():
-    return Embedder(str(model_dir("main")), "cpu")
+    return Embedder(str(model_dir("main")))
 
 
 def test_vectors_have_length_one_and_padding_plays_no_part(embedder):
@@ -36,7 +36,7 @@ def test_a_text_beyond_the_model_s_positions_is_cut(embedder):
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(UsageError, match="--embedder .*: cannot be loaded"):
-        Embedder(str(tmp_path), "cpu")
+        Embedder(str(tmp_path))
 
 
 def test_a_model_with_code_is_refused(tmp_path):
@@ -44,4 +44,4 @@ def test_a_model_with_code_is_refused(tmp_path):
     config = json.loads((folder / "config.json").read_text()) | {"auto_map": {"AutoModel": "evil.Model"}}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="brings Python code of its own"):
-        Embedder(str(folder), "cpu")
+        Embedder(str(folder))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_rpo.training.passes import cannot_share, needs_old_log_probs, shares_prefixes
+from openrlhf_rpo.training.passes import cannot_share, needs_old_log_probs, shares_prefixes, sharing_mode
 from openrlhf_rpo.upstream import UsageError
 
 
@@ -34,6 +34,11 @@ def test_prefixes_are_shared_unless_something_stands_against_it(parsed):
     assert not shares_prefixes(parsed(rpo__shared_prefix="off"))
 
 
+def test_dynamic_batches_are_filled_for_sharing_and_do_not_fall_back(parsed):
+    assert sharing_mode(parsed()) == "auto"
+    assert sharing_mode(parsed("--train.dynamic_batch_enable")) == "on"
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_groups_share_at_every_zero_stage(parsed, stage):
     assert shares_prefixes(parsed(ds__zero_stage=stage))
@@ -55,6 +60,7 @@ def test_groups_share_at_every_zero_stage(parsed, stage):
             "share",
         ),
         ((), {"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 2}, "heads"),
+        (("--train.dynamic_batch_enable",), {"algo__advantage__estimator": "gae"}, "critic"),
     ],
 )
 def test_options_that_stand_against_sharing_are_named_and_refused_when_it_was_insisted_on(parsed, extra, changes, reason):

@@ -69,7 +69,9 @@ def wrong(monkeypatch):
     """A path that forgets the temperature."""
     right = shared_actor.shared_log_probs
     monkeypatch.setattr(
-        shared_actor, "shared_log_probs", lambda *args: right(*args[:4], temperature=1.0, with_entropy=args[-1])
+        shared_actor,
+        "shared_log_probs",
+        lambda *args, **options: right(*args[:4], temperature=1.0, with_entropy=args[-1], **options),
     )
 
 
@@ -83,6 +85,29 @@ def test_log_probs_that_differ_on_the_first_batch_turn_sharing_off(wrong, capsys
 def test_log_probs_that_differ_stop_a_run_that_insists(wrong):
     actor, _ = sharing("on")
     with pytest.raises(SharedPrefixError, match="log-probs differ"):
+        call(actor)
+
+
+def test_the_check_runs_no_more_whole_rows_than_sharing_affords(monkeypatch):
+    """Two groups of 6 rows, 18 + 6 x 2 tokens shared, rows of 20: 60 shared tokens afford 3 whole rows."""
+    actor, _ = sharing()
+    rows = []
+    plain = actor.forward.plain
+    monkeypatch.setattr(actor.forward, "plain", lambda ids, *rest: rows.append(len(ids)) or plain(ids, *rest))
+    ids, attention, actions = batch(group(8, 10, [2] * 6), group(8, 10, [2] * 6, seed=1))
+    actor(ids, actions, attention_mask=attention)
+    assert rows == [3]
+
+
+def test_a_process_that_is_out_of_memory_does_not_go_on_alone(monkeypatch):
+    """The others may be in a collective of the shared pass, which whole rows would never join."""
+    actor, _ = sharing()
+
+    def full(*_args, **_options):
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(shared_actor, "shared_log_probs", full)
+    with pytest.raises(torch.OutOfMemoryError):
         call(actor)
 
 
@@ -108,6 +133,8 @@ SERVED = {
     "llama": SMALL,
     "qwen3": SMALL,
     "mistral": SMALL | {"sliding_window": None},
+    "qwen3_moe": SMALL
+    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "output_router_logits": True},
     "gpt2": {"vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4} | NO_DROPOUT,  # learned positions
 }
 NOT_SERVED = {

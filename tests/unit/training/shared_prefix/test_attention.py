@@ -19,7 +19,7 @@ BATCHES = [
 ]
 
 
-def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal):
+def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal, deterministic):
     """flash_attn_varlen_func as its documentation (2.8.3) describes it: causal, aligned at the bottom right."""
     assert causal
     outputs = []
