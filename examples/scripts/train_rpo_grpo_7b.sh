@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # RPO on GRPO, DeepSeek-R1-Distill-Qwen-7B: table 1 of the paper, "+ GRPO (w/ R) + RPO". As train_rpo_grpo_1.5b.sh, with
-# micro-batches of half a group (on 96 GB, 6 holds a whole one). ZeRO stage 2 runs once what a group shares
-# (docs/shared_prefix.md); --ds.zero_stage 3 takes less memory and gives that up.
+# micro-batches of half a group (on 96 GB, 6 holds a whole one). What a group shares is run once (docs/shared_prefix.md),
+# also under --ds.zero_stage 3, which takes less memory.
 #
 # Needs: a node with 8 GPUs of 80 GB (the paper: H20 with 96 GB), otherwise what train_rpo_grpo_1.5b.sh needs.
 # Folder: $HOME/runs/rpo-grpo-7b, or RUN. Further flags are passed on. Not run on GPUs in this release.

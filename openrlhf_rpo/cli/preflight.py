@@ -29,6 +29,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     print(said, flush=True)
     if tight:
         print(f"Warning: {tight}", flush=True)
+    if args.eval.dataset and args.eval.steps < 0:
+        print("Warning: --eval.dataset is never evaluated without --eval.steps N, every N steps", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
         print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
     if warning := check_labels(config, questions + held_out):

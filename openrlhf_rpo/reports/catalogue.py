@@ -25,7 +25,11 @@ ROLLOUT = {
     "rpo/groups_without_variance": Figure("share", "groups whose scores are all the same: they teach nothing"),
     "rpo/groups_all_right": Figure("share", "groups in which every sample is rewarded"),
     "rpo/groups_all_wrong": Figure("share", "groups in which no sample is"),
-    "rpo/groups_from_bare_question": Figure("share", "groups that had no cached path to start from"),
+    "rpo/groups_from_bare_question": Figure(
+        "share",
+        "groups that start from the bare question: nothing cached, taken from the data under --rpo.replay.share, after a "
+        "reset, or sent there by fresh_share or max_reuses (a cut of the whole path does not count)",
+    ),
     "rpo/cut": Figure("tokens", "dropped from the cached path, a replayed sample (0 where nothing was replayed)"),
     "rpo/cache_age": Figure("steps", "since the replayed path was stored, a replayed sample"),
     "rpo/tokens_generated_total": Figure("tokens", "generated since the beginning, the initial cache included"),

@@ -7,7 +7,7 @@
    question, once, because a mistake inside a prefix otherwise never heals.
 
 Degenerate cases: with updates off everything is kept, C(0). Under ``admit any`` there is always a candidate, so
-nothing is ever reset. A group that started bare has nothing to reset.
+nothing is ever reset. A question without a cached path has nothing to reset.
 """
 
 from statistics import fmean

@@ -18,6 +18,7 @@ from openrlhf_rpo.exchange.files import write_rows
 from openrlhf_rpo.rewards.math import math_reward
 
 _NAMED = 3  # dropped rows of each reason that people see; --json names all
+_EVAL_STEPS = "10"  # without --eval.steps training evaluates nothing
 
 
 def write(file: Path, rows: Sequence[Row], solutions: bool) -> None:
@@ -66,7 +67,7 @@ def show(args: Namespace, out: Output, said: dict[str, Any]) -> None:
         "answer",
     ]
     if args.held_out:
-        options += ["--eval.dataset", f"{args.held_out.resolve()}"]
+        options += ["--eval.dataset", f"{args.held_out.resolve()}", "--eval.steps", _EVAL_STEPS]
     if args.solution:
         options += ["--rpo.init.mode", "import", "--rpo.init.source", f"{args.out.resolve()}:solution"]
     out.emit({"files": files, **said, "training_options": options})

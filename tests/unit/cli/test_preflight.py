@@ -39,6 +39,12 @@ def test_a_good_run_passes_and_its_questions_are_counted(run, capsys):
     assert "16 questions\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("steps", "warned"), [(-1, True), (2, False)])
+def test_held_out_questions_that_are_never_asked_are_warned_of(run, capsys, steps, warned):
+    run(eval__steps=steps)
+    assert ("--eval.dataset is never evaluated without --eval.steps N" in capsys.readouterr().out) is warned
+
+
 def test_an_option_that_keeps_every_sample_whole_is_said(run, capsys):
     run(actor__aux_loss_coef=0.01)
     assert "Shared prefix: off, every sample runs whole: --actor.aux_loss_coef" in capsys.readouterr().out

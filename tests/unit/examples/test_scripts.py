@@ -105,6 +105,15 @@ def test_the_commands_pass_every_check_but_those_of_the_machine(shell, dry_run, 
         assert expected <= levels["pass"]
 
 
+def test_cache_names_the_whole_file_of_the_cache_on_several_nodes(shell):
+    for file, environment in (
+        ("/var/tmp/rpo-grpo-7b-2-nodes.db", {}),
+        ("/local/run.sqlite", {"CACHE": "/local/run.sqlite"}),
+    ):
+        words = shell.command("train_rpo_multi_node_7b.sh", **environment)
+        assert words[words.index("--rpo.cache.url") + 1] == f"sqlite:///{file}"
+
+
 @pytest.mark.parametrize("name", [*SCRIPTS, "README"])
 def test_every_command_is_parsed_and_survives_ray_job_submit(shell, name):
     """It joins the words by the rules of Windows, and a shell takes them apart: both must agree."""
