@@ -295,7 +295,9 @@ def spread(values: Sequence[float]) -> float:
 
 
 def plot(summary: dict, path: Path) -> None:
-    """Accuracy against tokens and against seconds, a row a level: thin lines are seeds, points are evaluations."""
+    """Accuracy against tokens and against seconds, a row a level: a line a seed, of more than five arms the means of theirs;
+    points are evaluations.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -303,19 +305,28 @@ def plot(summary: dict, path: Path) -> None:
 
     colours = {"grpo": "#6b7280", "grpo_capped": "#c4b5fd", "paper": "#ea580c", "rpo": "#2563eb"}
     others = sorted({arm for by_arm in summary.values() for arm in by_arm} - colours.keys())
-    colours |= {arm: f"C{i + 2}" for i, arm in enumerate(others)}
+    palette = ("C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9")
+    dashed = set(others[len(palette) :])
+    colours |= {arm: palette[i % len(palette)] for i, arm in enumerate(others)}
     figure, axes = plt.subplots(len(summary), 2, figsize=(11, 4 * len(summary)), squeeze=False, constrained_layout=True)
     for row, (level, by_arm) in zip(axes, summary.items(), strict=True):
         for arm, s in by_arm.items():
+            curves = s["curves"] if len(by_arm) <= 5 else [mean_curve(s["curves"])]
+            style = {"color": colours[arm], "ls": "--" if arm in dashed else "-", "alpha": 0.75, "lw": 1.2, "marker": "."}
             for column, axis in enumerate(row):
-                for i, curve in enumerate(s["curves"]):
+                for i, curve in enumerate(curves):
                     xs, ys = [p[column] for p in curve], [p[2] for p in curve]
-                    axis.plot(xs, ys, color=colours[arm], alpha=0.75, lw=1.2, marker=".", label=None if i else arm)
+                    axis.plot(xs, ys, label=None if i else arm, **style)
         for axis, name in zip(row, ("generated tokens, initial cache included", "seconds of training steps"), strict=True):
             axis.set(xlabel=name, ylabel="held-out accuracy at temperature 1", ylim=(0, 1), title=f"level {level}")
             axis.grid(alpha=0.25)
-            axis.legend()
+            axis.legend(fontsize=7, ncols=1 + len(by_arm) // 6)
     figure.savefig(path, dpi=120)
+
+
+def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """Point by point; the runs of an arm evaluate at the same steps."""
+    return [[fmean(values) for values in zip(*points, strict=True)] for points in zip(*curves, strict=True)]
 
 
 def tables(report: dict, name: str, budgets: Sequence[int]) -> str:
