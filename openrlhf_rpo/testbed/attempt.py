@@ -46,8 +46,8 @@ class Attempt:
         if len(self.actors) < 2 and time.perf_counter() - self.looked > 0.5 and self.root.poll() is None:
             self.looked = time.perf_counter()
             tree = psutil.Process(self.root.pid).children(recursive=True)
-            self.actors = [p for p in tree if _title(p).startswith(("ray::_RPOTrainer", "ray::_RPOPolicyActor"))]
-        titles = [_title(p) for p in self.actors]
+            self.actors = [p for p in tree if title_of(p).startswith(("ray::_RPOTrainer", "ray::_RPOPolicyActor"))]
+        titles = [title_of(p) for p in self.actors]
         words = [title.removeprefix("ray::_RPO").split(".") for title in titles if "." in title]
         return {f"{'policy' if actor == 'PolicyActor' else 'trainer'}.{call.split()[0]}" for actor, call in words}
 
@@ -100,7 +100,8 @@ def _alive(process: psutil.Process) -> bool:
         return False
 
 
-def _title(process: psutil.Process) -> str:
+def title_of(process: psutil.Process) -> str:
+    """Its command line, over which Ray writes what it is doing; empty when it has ended."""
     try:
         return " ".join(process.cmdline()).strip()
     except psutil.Error:

@@ -21,6 +21,7 @@ from filelock import FileLock
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.platform.cpu import free_port
 from openrlhf_rpo.testbed import model_dir, write_dataset
+from openrlhf_rpo.testbed.attempt import title_of
 from openrlhf_rpo.testbed.compare import differences
 
 BATCH, SAMPLES = 4, 4
@@ -141,14 +142,6 @@ def kill_one(title: str) -> Callable[[int], None]:
         next(p for p in tree if title in title_of(p)).kill()
 
     return act
-
-
-def title_of(process: psutil.Process) -> str:
-    """Its command line, over which Ray writes what it is doing; empty when it has ended."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 def run_until(folder: Path, steps: int, marker: str, **options: object) -> TrainingRun:

@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .conftest import title_of, watched
+from openrlhf_rpo.testbed.attempt import title_of
+
+from .conftest import watched
 
 
 def study(name: str, out: Path, *words: str) -> subprocess.CompletedProcess[str]:

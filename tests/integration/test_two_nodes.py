@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from openrlhf_rpo.platform.cpu import free_port
+from openrlhf_rpo.testbed.attempt import title_of
 
-from .conftest import kill_tree, ray_node, run_acting, run_training, title_of
+from .conftest import kill_tree, ray_node, run_acting, run_training
 
 TWO_ENGINES = {"vllm__num_engines": 2}  # Ray packs them on the node that has room for both
 

@@ -218,9 +218,6 @@ def test_a_critic_that_shares_with_the_reward_model_must_be_of_its_size(parse):
     parse(**changes, reward__num_gpus_per_node=2)
 
 
-# ── Where rewards come from ──
-
-
 def test_every_process_gets_as_many_samples_as_the_others(parse):
     """32 samples in micro-batches of 12 for two processes: 12 + 8 and 12, unless groups are dealt one by one."""
     changes = {"actor__num_gpus_per_node": 2, "rollout__micro_batch_size": 12}
@@ -234,6 +231,9 @@ def test_every_process_gets_as_many_samples_as_the_others(parse):
 def test_weights_that_the_engines_do_not_hold_are_refused(parse, changes):
     with pytest.raises(UsageError, match="cannot be sent to vLLM's engines"):
         parse(**changes)
+
+
+# ── Where rewards come from ──
 
 
 def test_a_reward_model_cannot_choose_the_paths_of_a_bulk_cache(parse):
