@@ -68,16 +68,27 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A token whose successor is drawn with its probability, exp(``log_prob``), times ``weight``, 0 <= weight < 1."""
+
+    token_id: int
+    log_prob: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prefix:
     """The kept head of a path: what a group (or a sample) starts from. ``cut`` is m, the tokens dropped.
 
-    The empty prefix (no cached path, a fresh group, or m = path length) makes the group plain GRPO.
+    The empty prefix (no cached path, a fresh group, or m = path length) makes the group plain GRPO. ``rejected`` is the
+    token that the path had next, where that changes how the first response token is drawn.
     """
 
     token_ids: tuple[int, ...] = ()
     log_probs: tuple[float, ...] | None = ()
     cut: int = 0
     path: Path | None = None
+    rejected: Rejected | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)

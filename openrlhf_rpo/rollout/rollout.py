@@ -215,6 +215,7 @@ class Rollout:
                 seed=request_seed(self.seed, step, question.question_id, i),
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
+                rejected=prefix.rejected,
             )
             for i, prefix in enumerate(prefixes)
         ]

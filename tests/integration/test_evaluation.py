@@ -1,6 +1,7 @@
 """Evaluation and a study on a real engine, on the testbed; one engine for most of the file."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from openrlhf_rpo.rollout.rollout import EVAL_STEP
 from openrlhf_rpo.studies import continuations
 from openrlhf_rpo.studies.cuts import parse_cut
 from openrlhf_rpo.testbed import model_dir, write_dataset
+from openrlhf_rpo.types import Prefix, Rejected
 
 MODEL = str(model_dir("main"))
 COMMAND = Path(sys.executable).with_name("openrlhf-rpo")
@@ -67,6 +69,37 @@ def test_continuations_begin_with_what_was_kept_and_are_counted_by_cut(opened):
         assert part["by_cut"]["2"]["tokens"] < part["by_cut"]["50%"]["tokens"] < part["by_cut"]["100%"]["tokens"]
         # Only the end of the box was cut: the answer stays what it was.
         assert part["by_cut"]["2"]["right"] == 3 * part["score"]
+
+
+def test_a_rejected_token_counts_its_weight_in_the_draw_of_the_next_and_log_probs_stay_the_policys(opened):
+    """Where the policy is least sure of its greedy answer: 300 samples of one more token and the next, for each weight."""
+    [question] = opened.questions[:1]
+    greedy = replace(opened.rollout.sampling, n_samples=1, temperature=0.0)
+    [[path]] = [g.samples for g in opened.rollout.sample_bare([question], greedy, EVAL_STEP)]
+    kept = min(range(len(path.response_ids)), key=lambda t: path.response_log_probs[t])
+    token, log_prob = path.response_ids[kept], path.response_log_probs[kept]
+    usual = replace(opened.rollout.sampling, n_samples=300, temperature=1.0, max_path_length=kept + 2)
+
+    def draw(rejected):
+        head, log_probs = path.response_ids[:kept], path.response_log_probs[:kept]
+        start = Prefix(head, log_probs, len(path.response_ids) - kept, rejected=rejected)
+        return opened.rollout.sample_from([question], [(start,) * 300], usual, EVAL_STEP)[0].samples
+
+    plain = draw(None)
+    known = {s.response_ids[0]: s.response_log_probs[0] for s in plain}
+    assert known[token] == pytest.approx(log_prob, abs=0.02)
+    p = math.exp(known[token])
+    assert 0.2 < p < 0.8, "the testbed's policy is nowhere unsure"
+    for weight in (0.0, 0.25):
+        samples = draw(Rejected(token, log_prob, weight))
+        expected = weight * p / (1 - p + weight * p)
+        again = sum(s.response_ids[0] == token for s in samples)
+        assert abs(again / 300 - expected) <= 4 * math.sqrt(expected * (1 - expected) / 300)
+        shared = [s for s in samples if s.response_ids[0] in known]
+        assert len(shared) > 250
+        for s in shared:
+            assert s.response_log_probs[0] == pytest.approx(known[s.response_ids[0]], abs=0.02)
+        assert {len(s.response_ids) for s in samples} == {2} and {s.truncated for s in samples} == {True}
 
 
 def test_an_evaluation_goes_on_where_it_stopped(opened, data, tmp_path):

@@ -7,7 +7,7 @@ from openrlhf_rpo.algo.cut.pivot import pivot
 from openrlhf_rpo.algo.cut.tree import tree
 from openrlhf_rpo.algo.cut.uncertain import uncertain
 from openrlhf_rpo.algo.cut.uniform import uniform
-from openrlhf_rpo.algo.cut.verify import verify
+from openrlhf_rpo.algo.cut.verify import rejected, verify
 from openrlhf_rpo.algo.user_rules import load
 from openrlhf_rpo.types import EXPERT, WRONG
 
@@ -17,7 +17,7 @@ CUT_RULES: dict[str, CutRule] = {
     "adaptive": CutRule(adaptive),
     "tree": CutRule(tree),
     "bare": CutRule(bare),
-    "verify": CutRule(verify, each=True, scores=True),
+    "verify": CutRule(verify, each=True, scores=True, rejected=rejected),
     # The same cut of another path. A wrong one, which update rule right_and_wrong keeps: failure-prefix conditioning
     # (arXiv 2601.20829). One that was imported: BREAD's expert prefix.
     "failure": CutRule(uniform, slot=WRONG),

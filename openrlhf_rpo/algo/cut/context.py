@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from openrlhf_rpo.config import CutOptions
-from openrlhf_rpo.types import OWN, Path, Visit
+from openrlhf_rpo.types import OWN, Path, Rejected, Visit
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class CutRule:
     """A rule: ``choose`` is a pure function to the cuts m, one for each of ``n_samples``, 0 <= m <= path length.
 
     It cuts the path in ``slot``, or (``each``) for sample i the one in slot i. ``scores``: it reads what the current
-    policy thinks of the stored tokens, which takes a pass over them. ``history``: it reads all visits.
+    policy thinks of the stored tokens, which takes a pass over them. ``history``: it reads all visits. ``rejected``
+    says of a path, the number of kept tokens, the scores and the options how the next token is drawn (``Prefix.rejected``).
     """
 
     choose: Callable[[CutContext], tuple[int, ...]]
@@ -80,3 +81,4 @@ class CutRule:
     each: bool = False
     scores: bool = False
     history: bool = False
+    rejected: Callable[[Path, int, tuple[float, ...], CutOptions], Rejected | None] | None = None

@@ -5,6 +5,8 @@ A group starts bare, which is plain GRPO, when there is no path to cut, when the
 ``fresh_share``. Its prefixes then have no path and no cut. A cut of the whole path is empty, too, but remembers both.
 """
 
+from dataclasses import replace
+
 from openrlhf_rpo.algo.cut import CutContext, CutRule, Stored, cut_rule
 from openrlhf_rpo.algo.draws import keyed_generator
 from openrlhf_rpo.config import CutOptions
@@ -57,7 +59,13 @@ def choose_prefixes(
     if len(cuts) != n_samples:
         raise ValueError(f"cut rule of question {question_id}: {len(cuts)} cuts for {n_samples} samples")
     scored: tuple[tuple[float, ...] | None, ...] = now or tuple(path.log_probs for path in paths)
-    return tuple(_head(path, cut, longest, logs) for path, cut, logs in zip(paths, cuts, scored, strict=True))
+    heads = tuple(_head(path, cut, longest, logs) for path, cut, logs in zip(paths, cuts, scored, strict=True))
+    if rule.rejected is None:
+        return heads
+    return tuple(
+        replace(head, rejected=rule.rejected(path, len(head), logs, options)) if head.cut == cut else head
+        for head, path, cut, logs in zip(heads, paths, cuts, now, strict=True)
+    )
 
 
 def paths_to_cut(rule: CutRule, stored: Stored, n_samples: int) -> tuple[Path, ...]:

@@ -9,17 +9,21 @@ Each sample has a stored path of its own (update rule ``every``), right or wrong
 policy is. The whole path is then a sample of the current policy and carries loss (``prefix_loss include``), and is stored
 with the log-probs p. ``--rpo.preset verify`` sets all of this.
 
-How exact it is: an unchanged policy (p = q) accepts everything, and what it keeps is distributed as what it would
-sample. After a rejection the next token is drawn from p, where speculative decoding draws it from the residual
-max(0, p - q), which takes the *whole* distribution q at that place; a cache has q of the sampled token alone. The sample
-is then distributed as min(q, l p) + (1 - sum min(q, l p)) p a token instead of p: exact for l < 1 wherever no token's
-probability grew by more than the factor 1 / l, off by at most the rejected share elsewhere. l > 1 accepts more than the
-policy would, l = 0 nothing (plain sampling).
+After a rejection speculative decoding draws the next token from the residual p - min(q, l p), which takes the *whole*
+distribution q at that place; a cache has q of the stored token x alone. So the other tokens are taken to have changed by
+one factor, 1 / c with c = (1 - q_x) / (1 - p_x), and the next token is drawn from p with the rejected one weighted by ::
+
+    max(0, 1 - l) / (1 - min(c, l))        at l = 1 it is not drawn again
+
+How exact it is, for l <= 1: the sample is the current policy's wherever one token lost what the others gained in
+proportion, so where two share the probability; and wherever no token's probability grew by more than the factor 1 / l,
+where the weight is 1. Elsewhere a token is off by at most the share of rejected ones. An unchanged policy accepts
+everything. l > 1 accepts more than the policy would, l = 0 nothing (plain sampling).
 
 Example, q = 0.5, 0.5, 0.4 and p = 0.6, 0.4, 0.2 with l = 1: accepted with probabilities 1, 0.8 and 0.5.
 
-Degenerate cases: a path without log-probs (imported as text) is rejected whole. A path that is accepted whole and ends
-in an end token writes its last token anew, which is a draw from p like any other.
+Degenerate cases: a path without log-probs (imported as text) is rejected whole, and its tokens may come again. The end
+token of a path is always written anew, from p, so that there is something to generate.
 
 Choose it where tokens are what costs: every stored path is scored at each visit, a forward pass of all its tokens.
 """
@@ -28,7 +32,8 @@ import math
 import random
 
 from openrlhf_rpo.algo.cut.context import CutContext
-from openrlhf_rpo.types import Path
+from openrlhf_rpo.config import CutOptions
+from openrlhf_rpo.types import Path, Rejected
 
 
 def verify(context: CutContext) -> tuple[int, ...]:
@@ -48,6 +53,32 @@ def accepted(then: tuple[float, ...], now: tuple[float, ...], lenience: float, g
     return len(now)
 
 
+def rejected(path: Path, kept: int, now: tuple[float, ...], options: CutOptions) -> Rejected | None:
+    """The token after the ``kept`` ones, and its weight in the draw of its successor; None where it is drawn from p.
+
+    ``now`` are the log-probs p of all tokens of the path.
+    """
+    if path.log_probs is None or kept == _n_verified(path):
+        return None
+    weight = residual_weight(path.log_probs[kept], now[kept], options.lenience)
+    return Rejected(path.token_ids[kept], now[kept], weight) if weight < 1 else None
+
+
+def residual_weight(q: float, p: float, lenience: float) -> float:
+    """What a rejected token counts in the draw of its successor, as a share of its probability; ``q`` and ``p`` are logs."""
+    if not p < 0:  # nothing else can come, or not a number
+        return 1.0
+    others = min(math.expm1(min(q, 0.0)) / math.expm1(p), lenience)
+    return max(0.0, 1 - lenience) / (1 - others) if others < 1 else 1.0
+
+
 def _cut(path: Path, now: tuple[float, ...], lenience: float, generator: random.Random) -> int:
-    kept = 0 if path.log_probs is None else accepted(path.log_probs, now, lenience, generator)
-    return max(len(path) - kept, 1 if path.finish_reason == "stop" else 0)
+    if path.log_probs is None:
+        return len(path)
+    n = _n_verified(path)
+    return len(path) - accepted(path.log_probs[:n], now[:n], lenience, generator)
+
+
+def _n_verified(path: Path) -> int:
+    """All tokens but the end token."""
+    return len(path) - (path.finish_reason == "stop")

@@ -4,13 +4,14 @@ import itertools
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from openrlhf_rpo.algo.cut import CutContext
-from openrlhf_rpo.algo.cut.verify import accepted, verify
+from openrlhf_rpo.algo.cut.verify import accepted, rejected, residual_weight, verify
 from openrlhf_rpo.config import CutOptions
 from openrlhf_rpo.types import Path
 
@@ -74,21 +75,32 @@ def log_probs(model, ids):
     return tuple(math.log(model[ids[:t]][token]) for t, token in enumerate(ids))
 
 
-def reused(lenience, seed):
-    """A path of the old policy, verified by the new one and finished by it."""
+def reweighted(distribution, token, weight):
+    return tuple(p * weight if x == token else p for x, p in zip(VOCABULARY, distribution, strict=True))
+
+
+def reused(lenience, seed, old=OLD, new=NEW):
+    """A path of the old policy, verified by the new one and finished by it, its first token as ``Rejected`` says."""
     generator = random.Random(seed)
-    ids = draw(OLD, (), generator)
-    kept = accepted(log_probs(OLD, ids), log_probs(NEW, ids), lenience, generator)
-    return draw(NEW, ids[:kept], generator)
+    ids = draw(old, (), generator)
+    path = Path("q", ids, log_probs(old, ids), "length", 1.0, 1.0)
+    now = log_probs(new, ids)
+    kept = accepted(path.log_probs, now, lenience, generator)
+    refused = rejected(path, kept, now, CutOptions(rule="verify", lenience=lenience))
+    start = ids[:kept]
+    if refused is not None:
+        assert refused.token_id == ids[kept] and refused.log_prob == now[kept]
+        start = draw(new | {start: reweighted(new[start], refused.token_id, refused.weight)}, start, generator)[: kept + 1]
+    return draw(new, start, generator)
 
 
 def probability(model, ids):
     return math.exp(sum(log_probs(model, ids)))
 
 
-def chi_square(lenience, expected):
+def chi_square(lenience, expected, old=OLD, new=NEW):
     """Pearson's statistic of the nine paths, which has 8 degrees of freedom."""
-    counts = Counter(reused(lenience, seed) for seed in range(DRAWS))
+    counts = Counter(reused(lenience, seed, old, new) for seed in range(DRAWS))
     paths = itertools.product(VOCABULARY, repeat=2)
     return sum((counts[p] - DRAWS * expected(p)) ** 2 / (DRAWS * expected(p)) for p in paths)
 
@@ -99,12 +111,26 @@ def test_below_every_growth_of_a_probability_the_samples_are_those_of_the_curren
     assert chi_square(lenience, lambda ids: probability(NEW, ids)) < LIMIT
 
 
-def test_at_lenience_1_a_sample_is_off_by_what_the_redrawn_token_lacks_of_the_residual():
-    """min(q, p) + (1 - sum min(q, p)) p at each token, as the rule's own page says; the policy it is not."""
+# One token lost probability, up to half of it, and the others gained alike, as where two tokens share it.
+ALIKE = {(): (0.25, 0.45, 0.3), (0,): (0.4, 0.3, 0.3), (1,): (0.15, 0.7, 0.15), (2,): (0.15, 0.85 * 3 / 7, 0.85 * 4 / 7)}
+
+
+@pytest.mark.parametrize("lenience", [0.0, 0.5, 0.8, 1.0])
+def test_where_one_token_lost_what_the_others_gained_alike_the_samples_are_those_of_the_current_policy(lenience):
+    assert chi_square(lenience, lambda ids: probability(ALIKE, ids), new=ALIKE) < LIMIT
+
+
+def test_at_lenience_1_a_token_is_off_by_what_its_redraw_lacks_of_the_residual():
+    """min(q, p), and for each rejected token its share of the rest of p; the policy it is not quite."""
 
     def model(start):
-        kept = [min(q, p) for q, p in zip(OLD[start], NEW[start], strict=True)]
-        return tuple(k + (1 - sum(kept)) * p for k, p in zip(kept, NEW[start], strict=True))
+        old, new = OLD[start], NEW[start]
+        total = [min(q, p) for q, p in zip(old, new, strict=True)]
+        for token in VOCABULARY:
+            others = reweighted(new, token, 0.0)
+            refused = max(0.0, old[token] - new[token])
+            total = [t + refused * p / sum(others) for t, p in zip(total, others, strict=True)]
+        return tuple(total)
 
     # After a rejected first token the second is drawn from the new policy; after an accepted one it is verified.
     def expected(ids):
@@ -113,7 +139,34 @@ def test_at_lenience_1_a_sample_is_off_by_what_the_redrawn_token_lacks_of_the_re
         return first * model(ids[:1])[ids[1]] + redrawn * NEW[ids[:1]][ids[1]]
 
     assert chi_square(1.0, expected) < LIMIT
-    assert max(abs(expected(ids) - probability(NEW, ids)) for ids in itertools.product(VOCABULARY, repeat=2)) < 0.03
+    assert 0 < max(abs(expected(ids) - probability(NEW, ids)) for ids in itertools.product(VOCABULARY, repeat=2)) < 0.01
+
+
+@given(st.floats(-5, 0), st.floats(-5, -1e-6), st.floats(0.01, 3))
+def test_a_rejected_token_is_not_drawn_again_at_lenience_1_and_as_it_is_where_no_token_grew_by_more(q, p, lenience):
+    assume(p + math.log(lenience) < q)  # else it is not rejected
+    weight = residual_weight(q, p, lenience)
+    if lenience >= 1:
+        assert weight == 0
+    elif math.expm1(q) <= lenience * math.expm1(p):  # the others: 1 - q >= l (1 - p)
+        assert weight == 1
+    else:
+        assert 0 < weight < 1
+
+
+def test_an_end_token_an_accepted_path_and_one_without_log_probs_reject_nothing():
+    options = CutOptions(rule="verify")
+    ended = Path("q", (5, 6, 1), (-1.0, -1.0, -1.0), "stop", 1.0, 1.0)
+    assert rejected(ended, 2, (-1.0, -1.0, -9.0), options) is None
+    cut_off = replace(ended, finish_reason="length")
+    assert rejected(cut_off, 2, (-1.0, -1.0, -9.0), options).token_id == 1
+    assert rejected(cut_off, 3, (-1.0, -1.0, -1.0), options) is None
+    assert rejected(replace(cut_off, log_probs=None), 0, (-1.0, -1.0, -1.0), options) is None
+
+
+@pytest.mark.parametrize("now", [0.0, math.nan])
+def test_a_token_that_nothing_can_follow_in_place_of_is_drawn_as_it_is(now):
+    assert residual_weight(-1.0, now, 1.0) == 1.0
 
 
 def test_the_draw_from_the_old_policy_alone_would_be_found_out():

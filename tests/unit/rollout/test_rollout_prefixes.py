@@ -12,7 +12,7 @@ from openrlhf_rpo.rollout.engine import Generated
 from openrlhf_rpo.rollout.reward_pool import RewardResult
 from openrlhf_rpo.rollout.rollout import Rollout
 from openrlhf_rpo.testbed import model_dir
-from openrlhf_rpo.types import CacheDecision, Path, Prefix, Question, StepRecord, Visit
+from openrlhf_rpo.types import CacheDecision, Path, Prefix, Question, Rejected, StepRecord, Visit
 
 QUESTIONS = [Question("a", "a12+34?", "46"), Question("b", "a1+2?", "3"), Question("c", "b7-3?", "4")]
 END = 1
@@ -233,6 +233,8 @@ def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(r
     assert [(len(s.prefix), s.prefix.log_probs) for s in verified.samples] == [(10, (-0.01,) * 10)] * 4
     assert {len(s.prefix) for s in after_reset.samples} == {0}
     assert made.clock.seconds["verify"] > 0
+    eleventh = Rejected(12, -1000.0, 0.0)
+    assert [[r.rejected for r in group] for group in made.generator.groups] == [[eleventh] * 4, [None] * 4, [None] * 4]
 
 
 def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(rollout):
@@ -240,3 +242,11 @@ def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(r
     made.generator.score = lambda groups: iter([(0, [(-0.01,) * draft.n_tokens for draft in groups[0]])])
     [group] = made.roll_out(QUESTIONS[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {19}
+    assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
+
+
+def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
+    made = rollout(rpo__preset="verify,grpo", rollout__top_p=1, rollout__max_new_tokens=8)
+    [group] = made.roll_out(QUESTIONS[:1], 2)
+    assert {len(s.prefix) for s in group.samples} == {7}
+    assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
