@@ -20,6 +20,7 @@ import datetime
 import json
 import os
 import platform
+import random
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from tqdm import tqdm
 
 from openrlhf_rpo.studies.figures import read_run
 from openrlhf_rpo.testbed import model_dir, write_dataset
+from openrlhf_rpo.testbed.task import CAREFUL, demonstrate
 
 N_TRAIN, N_HELDOUT, EVAL_SAMPLES, END_SAMPLES = 128, 128, 1, 8
 TASK = {
@@ -100,6 +102,9 @@ BY_STEP = (("rpo.replay.by", "step"),)
 WRONG_KEPT = ("rpo.update.rule", "right_and_wrong")
 FAILURE = (("rpo.cut.after_all_right", "failure"), WRONG_KEPT)
 PIVOT = (("rpo.cut.after_all_right", "pivot"), WRONG_KEPT)
+# Worked solutions without mistakes, which nobody sampled: outside help, as the other arms have none.
+SOLUTIONS = (("rpo.init.mode", "import"), ("rpo.init.source", "{data}/solutions.jsonl:solution"))
+EXPERT = (*SOLUTIONS, ("rpo.cut.after_all_wrong", "expert"), ("rpo.update.on_all_wrong", "keep"))
 REINFORCE = ("algo.advantage.estimator", "reinforce")
 HISTORY = (REINFORCE, ("rpo.advantage.baseline", "history"))
 SEGMENT = (REINFORCE, ("rpo.prefix_loss.mode", "segment"))
@@ -124,6 +129,7 @@ RULES = [
     replace(RPO, name="tree_segment", options=(*TREE, *SEGMENT)),
     replace(RPO, name="failure", options=FAILURE),
     replace(RPO, name="pivot", options=PIVOT),
+    replace(RPO, name="expert", options=EXPERT),
     replace(RPO, name="bare", options=BARE),
     Arm("verify", 48, 1e-4, options=VERIFY),
     Arm("verify_bare", 40, 3e-4, options=(*VERIFY, *BARE)),
@@ -168,6 +174,7 @@ TRIED = [
 def command(run: Run, folder: Path, evaluations: int) -> list[str]:
     arm = run.arm
     train, held_out = write_dataset(run.level, folder / "data", N_TRAIN, N_HELDOUT, seed=0)
+    write_solutions(train)
     options = {
         **BASE,
         "actor.model_name_or_path": model_dir(run.level),
@@ -184,9 +191,17 @@ def command(run: Run, folder: Path, evaluations: int) -> list[str]:
         "ckpt.output_dir": folder / "model",
         "logger.tensorboard_dir": folder / "tensorboard",
         "logger.wandb.run_name": "run",
-        **dict(arm.options),
+        **{name: str(value).format(data=folder / "data") for name, value in arm.options},
     }
     return [sys.executable, "-m", "openrlhf_rpo.cli.train_rpo_ray", *words(options)]
+
+
+def write_solutions(train: Path) -> None:
+    """``solutions.jsonl`` beside the questions, as a writer without mistakes would solve them."""
+    records = [json.loads(line) for line in train.read_text().splitlines()]
+    for record in records:
+        record["solution"] = demonstrate(record["question"], CAREFUL, random.Random(record["question"]))
+    train.with_name("solutions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def words(options: dict[str, object]) -> list[str]:
