@@ -5,7 +5,7 @@ A prompt of 3 tokens, a prefix of 4 and a response of 3, so a path of 7 tokens a
     token       p0 p1 p2 | a  b  c  d | x  y  <end>
     mask         0  0  0 | 0  0  0  0 | 1  1  1        only what this step's policy sampled
     include      0  0  0 | 1  1  1  1 | 1  1  1        the whole path, as the paper's |o_i|
-    weighted     0  0  0 | 1  1  1  1 | 1  1  1        the whole path, prefix tokens scaled by ``prefix_weights``
+    weighted     0  0  0 | 1  1  1  1 | 1  1  1        the whole path, prefix tokens scaled by min(cap, pi_theta / mu)
     segment      0  0  0 | 0  0  1  1 | 1  1  1        from where another sample of the group starts, here c (``segments``)
 
 Upstream's ``action_mask`` is this mask without its first entry: entry t of ``action_mask`` belongs to token t + 1,
@@ -15,9 +15,6 @@ Degenerate cases: with an empty prefix the modes agree, and it is plain GRPO. ``
 without log-probs has none, so its prefix is masked.
 """
 
-import math
-from collections.abc import Sequence
-
 MODES = ("mask", "include", "weighted", "segment")
 
 
@@ -26,7 +23,6 @@ def loss_mask(
     prefix_length: int,
     response_length: int,
     mode: str,
-    prefix_has_log_probs: bool = True,
     segment_start: int = 0,
 ) -> list[int]:
     """One entry a token of prompt + prefix + response, 1 where the token carries loss. Lengths are in tokens.
@@ -36,17 +32,4 @@ def loss_mask(
     if mode not in MODES:
         raise ValueError(f"prefix loss {mode!r}: expected {', '.join(MODES)}")
     without = {"mask": prefix_length, "segment": segment_start}.get(mode, 0)
-    if mode == "weighted" and not prefix_has_log_probs:
-        without = prefix_length
     return [0] * (prompt_length + without) + [1] * (prefix_length - without + response_length)
-
-
-def prefix_weights(current_log_probs: Sequence[float], stored_log_probs: Sequence[float], cap: float) -> list[float]:
-    """min(c, pi_theta / mu) for each prefix token (paper appendix C), mu being the policy that sampled it.
-
-    Log-probs are natural, one a prefix token; ``cap`` is c > 0. Large differences end at the cap, nothing overflows.
-    Raises ValueError when the two differ in length.
-    """
-    highest = math.log(cap)
-    differences = [now - then for now, then in zip(current_log_probs, stored_log_probs, strict=True)]
-    return [cap if difference >= highest else math.exp(difference) for difference in differences]

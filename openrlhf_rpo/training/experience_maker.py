@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
+from statistics import stdev
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +83,7 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         n_samples = self.args.rollout.n_samples_per_prompt
         penalized = self._penalize(experiences)
         if self.config.prefix_loss.mode == "segment":
-            of_segments = segment_advantages_of(experiences, n_samples)
+            of_segments = segment_advantages_of(experiences, n_samples, self.advantage_estimator == "group_norm")
             self._segments = iter([(e, is_prefix(e), a) for e, a in zip(experiences, of_segments, strict=True)])
         if self.config.advantage.baseline != "none":
             subtract_baselines(experiences, n_samples)
@@ -126,15 +127,20 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         experience, of_segment, advantage = next(self._segments, (None, None, None))
         if experience is None:
             return returns
-        if self.advantage_estimator == "group_norm":  # in the unit of the others
-            advantage = advantage / (experience.info["group_reward_std"] + 1e-9)
         return torch.where(of_segment, advantage.unsqueeze(-1), returns)
 
 
-def segment_advantages_of(experiences: list["Experience"], group_size: int) -> tuple[torch.Tensor, ...]:
-    """(B,) of each micro-batch: ``algo/segments.py``'s advantage of the segment that each sample trains on."""
-    groups = zip(*_rewards_and_depths(experiences, group_size), strict=True)
-    return by_micro_batch(experiences, [a for rewards, depths in groups for a in segment_advantages(rewards, depths)])
+def segment_advantages_of(experiences: list["Experience"], group_size: int, normed: bool) -> tuple[torch.Tensor, ...]:
+    """(B,) of each micro-batch: ``algo/segments.py``'s advantage of the segment that each sample trains on.
+
+    ``normed``: in the unit of ``group_norm``'s advantages, the standard deviation of the group's rewards (before a
+    baseline, which may leave none).
+    """
+    values = []
+    for rewards, depths in zip(*_rewards_and_depths(experiences, group_size), strict=True):
+        unit = stdev(rewards) + 1e-9 if normed else 1.0
+        values += [advantage / unit for advantage in segment_advantages(rewards, depths)]
+    return by_micro_batch(experiences, values)
 
 
 def subtract_baselines(experiences: list["Experience"], group_size: int) -> None:

@@ -62,8 +62,8 @@ def choose_prefixes(
     heads = tuple(_head(path, cut, longest, logs) for path, cut, logs in zip(paths, cuts, scored, strict=True))
     if rule.rejected is None:
         return heads
-    return tuple(
-        replace(head, rejected=rule.rejected(path, len(head), logs, options)) if head.cut == cut else head
+    return tuple(  # after a prefix of ``longest`` tokens the next one is drawn anew in any case
+        replace(head, rejected=rule.rejected(path, len(head), logs, options)) if len(head) != longest else head
         for head, path, cut, logs in zip(heads, paths, cuts, now, strict=True)
     )
 

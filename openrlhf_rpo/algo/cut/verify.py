@@ -23,7 +23,8 @@ everything. l > 1 accepts more than the policy would, l = 0 nothing (plain sampl
 Example, q = 0.5, 0.5, 0.4 and p = 0.6, 0.4, 0.2 with l = 1: accepted with probabilities 1, 0.8 and 0.5.
 
 Degenerate cases: a path without log-probs (imported as text) is rejected whole, and its tokens may come again. The end
-token of a path is always written anew, from p, so that there is something to generate.
+token of a path, and the last place of one that was cut off at its length limit, are always written anew, from p, so that
+there is something to generate.
 
 Choose it where tokens are what costs: every stored path is scored at each visit, a forward pass of all its tokens.
 """

@@ -245,6 +245,19 @@ def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(r
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
 
 
+def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_whatever_was_there(rollout, cache):
+    """Accepted, rejected or not scored, it is written anew."""
+    cut_off = Path("a", tuple(range(2, 22)), (-0.01,) * 20, "length", 1.0, 1.0, step=2)
+    visit = Visit("a", 2, 0, 0, 20, 4, 1, "best")
+    cache.commit_step(StepRecord(2, 0, 2, {}), [CacheDecision(cut_off, visit)])
+    for changes in ({"rollout__max_new_tokens": 20}, {"data__max_len": 27}):
+        made = rollout(rpo__preset="verify,grpo", rollout__top_p=1, **changes)
+        made.generator.score = lambda groups: iter([(0, [(-0.01,) * 19 + (-9.0,) * (d.n_tokens - 19) for d in groups[0]])])
+        [group] = made.roll_out(QUESTIONS[:1], 3)
+        assert {len(s.prefix) for s in group.samples} == {19}
+        assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
+
+
 def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
     made = rollout(rpo__preset="verify,grpo", rollout__top_p=1, rollout__max_new_tokens=8)
     [group] = made.roll_out(QUESTIONS[:1], 2)

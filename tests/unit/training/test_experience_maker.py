@@ -1,6 +1,7 @@
 """Which tokens the advantages reach, held against upstream's experience maker and against hand-worked numbers."""
 
 import copy
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.loss_mask import prefix_weights
 from openrlhf_rpo.cli import options
 from openrlhf_rpo.config import PrefixLossOptions, RPOConfig
 from openrlhf_rpo.rollout.experience import to_experiences
@@ -35,6 +35,7 @@ def training_args(estimator="group_norm", **changes):
     words = {
         "actor.model_name_or_path": "model",
         "actor.num_gpus_per_node": 1,
+        "critic.num_gpus_per_node": 1,
         "rpo.reward.functions": "math",
         "algo.advantage.estimator": estimator,
         "rollout.batch_size": 2,
@@ -131,8 +132,8 @@ def test_prefix_token_weights_are_those_of_the_formula(pairs, cap):
     e.action_log_probs = torch.tensor([[-1.0, -1.0, *now, -2.0, -2.0]])
     weights = prefix_token_weights(e, cap)[0].tolist()
     assert weights[:2] == [1.0, 1.0] and weights[-2:] == [1.0, 1.0]
-    expected = prefix_weights(e.action_log_probs[0, 2:-2].tolist(), e.rollout_log_probs[0, 2:-2].tolist(), cap)
-    assert weights[2:-2] == pytest.approx(expected, rel=1e-5, abs=1e-12)
+    expected = [cap if p - mu > math.log(cap) else math.exp(p - mu) for p, mu in zip(now, then, strict=True)]
+    assert weights[2:-2] == pytest.approx(expected, rel=1e-4, abs=1e-12)
 
 
 def test_weights_scale_the_advantages_of_the_prefix_alone():
@@ -361,6 +362,16 @@ def test_a_segments_advantage_is_in_the_unit_of_the_others():
     maker = make(RPOExperienceMaker, args, "segment")
     found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups, "segment")))
     assert [a for e in found for a in e.advantages[is_prefix(e)].tolist()] == pytest.approx([1.0] * 6)
+
+
+def test_a_segments_unit_is_of_the_rewards_and_not_of_what_a_baseline_leaves_of_them():
+    """Rewards agree within each depth, so that the baseline leaves nothing: 1 / sqrt(1/3), and 0 for the responses."""
+    groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 0.0), (3, 3, 3, 3))
+    changes = {"rollout__batch_size": 1, "rollout__n_samples_per_prompt": 4, "algo__kl__init_coef": 0}
+    maker = make(RPOExperienceMaker, training_args("group_norm", rpo__advantage__baseline="depth", **changes), "segment")
+    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups, "segment")))
+    assert [a for e in found for a in e.advantages[is_prefix(e)].tolist()] == pytest.approx([math.sqrt(3)] * 6)
+    assert not any(e.advantages[(e.action_mask > 0) & ~is_prefix(e)].any() for e in found)
 
 
 def test_with_one_depth_the_baseline_changes_nothing_that_is_normalized():
