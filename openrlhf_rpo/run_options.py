@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_rpo.training.passes import shares_prefixes
 from openrlhf_rpo.types import Question
 
 # Nothing that is sampled or trained depends on these, but for rounding where the hardware or the kernels change.
@@ -36,6 +37,7 @@ MAY_CHANGE = (
 )
 
 EPISODES = "train.num_episodes"  # kept with the others, and may change all the same
+PROCESSES = "number of training processes"  # may not, whatever the user says: the checkpoint is split over them
 
 
 def steering_options(args: SimpleNamespace, questions: Iterable[Question]) -> dict[str, str]:
@@ -43,6 +45,9 @@ def steering_options(args: SimpleNamespace, questions: Iterable[Question]) -> di
     files of the user's own rules say."""
     options = {name: value for name, value in _flat(args) if not any(fnmatch(name, free) for free in MAY_CHANGE)}
     options["order of the questions"] = _hash(json.dumps([q.question_id for q in questions]).encode())
+    if not args.ds.use_universal_ckpt:
+        trained = [args.actor, args.critic] if args.algo.advantage.estimator == "gae" else [args.actor]
+        options[PROCESSES] = [model.num_nodes * model.num_gpus_per_node for model in trained]
     for url in args.reward.remote_url or []:
         if url.endswith(".py"):
             options["content of the reward file"] = _hash(Path(url).read_bytes())
@@ -50,9 +55,9 @@ def steering_options(args: SimpleNamespace, questions: Iterable[Question]) -> di
         if isinstance(value, str) and ".py:" in value:  # a rule of the user's own, which may lie elsewhere now
             file, _, rule = value.rpartition(":")
             options[name] = f"{Path(file).name}:{rule}"
-            options[f"content of {Path(file).name}"] = _hash(Path(file).read_bytes())
+            options[f"content of the file of --{name}"] = _hash(Path(file).read_bytes())
     if args.train.batch_size < args.rollout.batch_size * args.rollout.n_samples_per_prompt:
-        options["rpo.shared_prefix"] = args.rpo.shared_prefix  # it decides which samples make an optimizer's batch
+        options["shared prefixes"] = shares_prefixes(args)  # they decide which samples make an optimizer's batch
     return {name: json.dumps(value, sort_keys=True, default=str) for name, value in sorted(options.items())}
 
 

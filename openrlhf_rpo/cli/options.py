@@ -152,22 +152,13 @@ def _file_of(value: str | None) -> tuple[str, str | None]:
 
 def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     """Contradictions that OpenRLHF does not know or finds only after the engines have started."""
-    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
-    replicas = max(1, actors // args.ds.ring_attn_size // args.ds.tensor_parallel_size)
-    batch, micro = args.train.batch_size, args.train.micro_batch_size
-    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     _need(args.actor.model_name_or_path, "--actor.model_name_or_path is missing: a model folder or a hub name")
-    _need(
-        batch % (micro * replicas) == 0,
-        f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {replicas} "
-        "actor processes (rings and tensor parallel groups count as one)",
-    )
-    own_batches, forward = rpo.enable and shares_prefixes(args), args.rollout.micro_batch_size  # ours are dealt evenly
-    _need(
-        replicas == 1 or own_batches or args.train.dynamic_batch_enable or samples % (forward * replicas) == 0,
-        f"a step's {samples} samples are not a multiple of --rollout.micro_batch_size {forward} x "
-        f"{replicas} actor processes, and one that got fewer than the others would leave them waiting",
-    )
+    _check_batches(args, "actor", dealt_evenly=rpo.enable and shares_prefixes(args))
+    for flag, steps in (("eval.steps", args.eval.steps), ("ckpt.save_steps", args.ckpt.save_steps)):
+        _need(steps >= 1 or steps == -1, f"--{flag} {steps}: every how many steps, 1 or more, or -1 for never")
+    logging = args.logger.logging_steps
+    _need(logging >= 1, f"--logger.logging_steps {logging}: every how many steps, 1 or more")
+    _check_penalties(args)
     for flag, wrong in (
         ("--ds.param_dtype fp16", args.ds.param_dtype == "fp16"),
         ("--ds.load_in_4bit", args.ds.load_in_4bit),
@@ -175,12 +166,19 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         _need(not wrong, f"{flag} cannot be sent to vLLM's engines, which hold bfloat16 weights: leave it out")
     _check_lora(args, rpo)
     _check_colocation(args)
-    if not rpo.enable:
-        return
+    if rpo.enable:
+        _check_rpo(args, rpo)
+    if args.algo.advantage.estimator == "gae":
+        _check_batches(args, "critic", dealt_evenly=False)
+
+
+def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
+    """What RPO cannot do, or needs besides."""
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     _need(
-        samples % batch == 0,
+        samples % args.train.batch_size == 0,
         f"a step samples {args.rollout.batch_size} questions x {args.rollout.n_samples_per_prompt} = {samples}, "
-        f"which is not a multiple of --train.batch_size {batch}",
+        f"which is not a multiple of --train.batch_size {args.train.batch_size}",
     )
     _need(
         not args.train.agent_func_path,
@@ -230,22 +228,55 @@ def _check_lora(args: SimpleNamespace, rpo: RPOConfig) -> None:
     )
 
 
+def _check_batches(args: SimpleNamespace, name: str, dealt_evenly: bool) -> None:
+    """Every process of a trained model gets as many micro-batches as the others; one with fewer leaves them waiting."""
+    group = getattr(args, name)
+    replicas = max(1, group.num_nodes * group.num_gpus_per_node // args.ds.ring_attn_size // args.ds.tensor_parallel_size)
+    batch, micro, forward = args.train.batch_size, args.train.micro_batch_size, args.rollout.micro_batch_size
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    _need(
+        batch % (micro * replicas) == 0,
+        f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {replicas} "
+        f"{name} processes (rings and tensor parallel groups count as one)",
+    )
+    _need(
+        replicas == 1 or dealt_evenly or args.train.dynamic_batch_enable or samples % (forward * replicas) == 0,
+        f"a step's {samples} samples are not a multiple of --rollout.micro_batch_size {forward} x "
+        f"{replicas} {name} processes, and one that got fewer than the others would leave them waiting",
+    )
+
+
+def _check_penalties(args: SimpleNamespace) -> None:
+    """Upstream asserts these after the first rollout."""
+    buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens or args.data.max_len
+    _need(
+        buffer is None or buffer <= longest,
+        f"--reward.overlong_buffer_len {buffer} is longer than the longest answer, {longest} tokens "
+        "(--rollout.max_new_tokens, else --data.max_len)",
+    )
+    coefficient = args.reward.stop_properly_penalty_coef
+    _need(
+        coefficient is None or coefficient <= 1,
+        f"--reward.stop_properly_penalty_coef {coefficient}: it scales a reward, 0 to 1, or is the reward itself, below 0",
+    )
+
+
 def _check_rules(args: SimpleNamespace, rpo: RPOConfig) -> None:
     """What cut rules, baseline and weight ask of OpenRLHF's options; a rule of the user's own is loaded once to see it."""
-    for name in rpo.cut.rules:
-        cut_rule(name)
+    rules = {name: cut_rule(name) for name in rpo.cut.rules}
     update_rule(rpo.update.rule)
     n = args.rollout.n_samples_per_prompt
     _need(
         "tree" not in rpo.cut.rules or n % rpo.cut.depths == 0,
         f"--rpo.cut.rule tree: --rollout.n_samples_per_prompt {n} is not a multiple of --rpo.cut.depths {rpo.cut.depths}",
     )
-    scores = any(cut_rule(name).scores for name in rpo.cut.rules)
-    _need(
-        not scores or (args.rollout.temperature == 1.0 and args.rollout.top_p == 1.0),
-        f"--rpo.cut.rule {rpo.cut.rule} compares log-probs at temperature 1: it needs --rollout.temperature 1 and "
-        f"--rollout.top_p 1 (they are {args.rollout.temperature:g} and {args.rollout.top_p:g})",
-    )
+    for name, rule in rules.items():
+        _need(
+            not rule.scores or (args.rollout.temperature == 1.0 and args.rollout.top_p == 1.0),
+            f"cut rule {name} compares log-probs at temperature 1: it needs --rollout.temperature 1 and "
+            f"--rollout.top_p 1 (they are {args.rollout.temperature:g} and {args.rollout.top_p:g})",
+        )
+        _need(rule.scores or rule.rejected is None, f"cut rule {name}: rejected reads the scores, so it needs scores=True")
     estimator = args.algo.advantage.estimator
     segments = rpo.prefix_loss.mode == "segment"
     _need(
@@ -253,11 +284,12 @@ def _check_rules(args: SimpleNamespace, rpo: RPOConfig) -> None:
         "--rpo.prefix_loss.mode segment credits tokens by the group's rewards, --algo.advantage.estimator gae by a critic: "
         "use another estimator",
     )
-    _need(
-        not segments or not any(cut_rule(name).each for name in rpo.cut.rules),
-        f"--rpo.prefix_loss.mode segment compares depths of one path, and --rpo.cut.rule {rpo.cut.rule} gives every sample "
-        "a path of its own: use --rpo.cut.rule tree",
-    )
+    for name, rule in rules.items():
+        _need(
+            not (segments and rule.each),
+            f"--rpo.prefix_loss.mode segment compares depths of one path, and cut rule {name} gives every sample "
+            "a path of its own: use --rpo.cut.rule tree",
+        )
     _need(
         rpo.advantage.baseline != "history" or estimator not in ("group_norm", "rloo", "dr_grpo", "reinforce_baseline"),
         f"--rpo.advantage.baseline history is lost in --algo.advantage.estimator {estimator}, which takes the group's mean "

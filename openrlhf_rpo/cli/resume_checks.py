@@ -11,7 +11,7 @@ from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.checkpoints import Checkpoints, step_of
 from openrlhf_rpo.run_files import cache_copy_path, cache_name, cache_url, fingerprints
-from openrlhf_rpo.run_options import changed_options, note_on_episodes, steering_options
+from openrlhf_rpo.run_options import PROCESSES, changed_options, note_on_episodes, steering_options
 from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import UsageError
 
@@ -29,7 +29,7 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
     try:
         with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:
             check_steps(args, cache.latest_step, tag)
-            check_options(args, cache.options, steering_options(args, questions))
+            check_options(args, cache.options, steering_options(args, questions), tag)
             if args.ckpt.load_enable:
                 _check_rows(cache)
     except CacheCorrupt as error:
@@ -62,11 +62,22 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
         )
 
 
-def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, str]) -> None:
-    """A run is continued with the options that it was started with, or the user says that it is another one now."""
+def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, str], tag: str | None) -> None:
+    """A run is continued with the options that it was started with, or the user says that it is another one now.
+
+    The optimizer states of its checkpoint, ``tag``, fit as many processes as wrote them.
+    """
     if not stored:  # nothing is sampled yet, or the cache is of a version that kept no options
         return
     changes = changed_options(stored, now)
+    split = [change for change in changes if change.startswith(PROCESSES)]
+    if split and tag is not None:
+        raise UsageError(
+            f"the {split[0]}: DeepSpeed loads an optimizer's states into as many processes as wrote them. Give the former "
+            "--actor.num_nodes x --actor.num_gpus_per_node (and --critic...), or convert the checkpoint with "
+            "DeepSpeed's ds_to_universal and add --ds.use_universal_ckpt"
+        )
+    changes = [change for change in changes if change not in split]
     if changes and not args.rpo.allow_changed_options:
         raise UsageError(
             f"the run in {cache_name(args)} was started with other options, and would not go on as it was: "

@@ -129,6 +129,7 @@ def test_what_is_refused_as_a_misfit_upstream_cannot_start(parse, asked_by_upstr
     with pytest.raises(UsageError):
         parse(**changes_of("all") | misfit)
     monkeypatch.setattr(options, "_check_colocation", lambda args: None)
+    monkeypatch.setattr(options, "_check_batches", lambda *args, **kwargs: None)
     with pytest.raises((AssertionError, IndexError)):
         asked_by_upstream(parse(**changes_of("all") | misfit))
 

@@ -382,10 +382,47 @@ def test_a_baseline_from_the_history_needs_an_estimator_that_keeps_it(parse):
     assert found.rpo.advantage.baseline == "history"
 
 
+def test_a_refusal_names_the_rule_that_it_is_about(parse):
+    others = {"rpo__cut__after_all_right": "verify", "rpo__update__rule": "every", "rollout__temperature": 0.9}
+    with pytest.raises(UsageError, match="cut rule verify compares log-probs at temperature 1"):
+        parse(**others)
+
+
+def test_a_rule_that_reads_scores_to_say_what_was_rejected_asks_for_them(parse, tmp_path):
+    rule = (
+        "from openrlhf_rpo.algo.cut import CutRule\nmine = CutRule(lambda c: (1,) * c.n_samples, rejected=lambda *a: None)\n"
+    )
+    (tmp_path / "r.py").write_text(rule)
+    with pytest.raises(UsageError, match="needs scores=True"):
+        parse(rpo__cut__rule=f"{tmp_path}/r.py:mine")
+
+
+@pytest.mark.parametrize("option", ["eval.steps", "ckpt.save_steps", "logger.logging_steps"])
+def test_every_0_steps_is_refused(parse, option):
+    with pytest.raises(UsageError, match=f"--{option} 0: every how many steps"):
+        parse(**{option.replace(".", "__"): 0})
+
+
+def test_penalties_that_openrlhf_would_refuse_after_the_first_rollout(parse):
+    with pytest.raises(UsageError, match="overlong_buffer_len 5000.0 is longer than the longest answer, 64 tokens"):
+        parse(reward__overlong_buffer_len=5000, rollout__max_new_tokens=64)
+    with pytest.raises(UsageError, match="stop_properly_penalty_coef 2.0"):
+        parse(reward__stop_properly_penalty_coef=2.0)
+
+
+def test_a_critic_of_another_size_gets_even_batches_too(parse):
+    critic = {"algo__advantage__estimator": "gae", "critic__model_name_or_path": "model", "actor__num_gpus_per_node": 1}
+    shape = {"rollout__batch_size": 6, "rollout__n_samples_per_prompt": 4, "train__batch_size": 24}
+    sizes = {"rollout__micro_batch_size": 8, "train__micro_batch_size": 4}
+    with pytest.raises(UsageError, match="24 samples are not a multiple of --rollout.micro_batch_size 8 x 2 critic"):
+        parse(**critic, **shape, **sizes, critic__num_gpus_per_node=2)
+    parse(**critic, **shape, **sizes, critic__num_gpus_per_node=1)
+
+
 def test_segments_need_one_path_for_the_group_and_no_critic(parse):
     with pytest.raises(UsageError, match="by the group's rewards, --algo.advantage.estimator gae by a critic"):
         parse(rpo__prefix_loss__mode="segment", algo__advantage__estimator="gae")
-    with pytest.raises(UsageError, match="--rpo.cut.rule verify gives every sample a path of its own"):
+    with pytest.raises(UsageError, match="cut rule verify gives every sample a path of its own"):
         parse(rpo__prefix_loss__mode="segment", rpo__preset="verify", algo__advantage__estimator="reinforce")
     found = parse(rpo__prefix_loss__mode="segment", rpo__cut__rule="tree", algo__advantage__estimator="reinforce")
     assert found.rpo.prefix_loss.mode == "segment"

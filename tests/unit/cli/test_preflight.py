@@ -129,7 +129,7 @@ def test_a_critic_that_brings_code_is_refused_by_its_own_option(run, model):
     config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
     (model / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="^--critic.model_name_or_path .*/copy: the model brings Python code"):
-        run(algo__advantage__estimator="gae", critic__model_name_or_path=model)
+        run(algo__advantage__estimator="gae", critic__model_name_or_path=model, critic__num_gpus_per_node=1)
 
 
 def test_the_checks_and_the_trainer_agree_on_the_tokenizer(run, model):

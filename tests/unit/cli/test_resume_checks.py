@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.checkpoints import CACHE_FILE
+from openrlhf_rpo.checkpoints import CACHE_FILE, Checkpoints
 from openrlhf_rpo.rollout.questions import load_questions
 from openrlhf_rpo.run_files import cache_url
 from openrlhf_rpo.run_options import steering_options
@@ -55,6 +55,16 @@ def test_an_option_that_steers_the_run_may_not_change(begun, run, option, value,
         resume(run, **{option: value})
     assert said in str(refused.value)
     assert "--rpo.allow_changed_options true" in str(refused.value)
+
+
+def test_a_checkpoint_is_loaded_into_as_many_processes_as_wrote_it(begun, run, monkeypatch):
+    begun(2, actor__num_gpus_per_node=1)
+    monkeypatch.setattr(Checkpoints, "settle", lambda self: "global_step2")
+    with pytest.raises(UsageError, match=r"training processes was \[1\], now \[2\]: DeepSpeed.*--ds.use_universal_ckpt"):
+        resume(run, actor__num_gpus_per_node=2, rpo__allow_changed_options="true")
+    resume(run, actor__num_gpus_per_node=2, ds__use_universal_ckpt=True)
+    monkeypatch.setattr(Checkpoints, "settle", lambda self: None)
+    resume(run, actor__num_gpus_per_node=2)  # nothing to load
 
 
 def test_every_difference_is_named(begun, run):
@@ -140,8 +150,20 @@ def test_a_rule_of_the_users_own_is_compared_by_what_it_says(begun, run, tmp_pat
 
     begun(1, **rule("a", 4))
     resume(run, **rule("moved", 4))
-    with pytest.raises(UsageError, match=r"content of rules.py was"):
+    with pytest.raises(UsageError, match="content of the file of --rpo.cut.rule was"):
         resume(run, **rule("a", 5))
+
+
+def test_rules_in_two_files_of_one_name_are_both_compared(begun, run, tmp_path):
+    def rule(folder, share):
+        file = tmp_path / folder / "rules.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"def cut(context):\n    return (len(context.path) // {share},) * context.n_samples\n")
+        return f"{file}:cut"
+
+    begun(1, rpo__cut__rule=rule("a", 4), rpo__cut__after_all_right=rule("b", 4))
+    with pytest.raises(UsageError, match="content of the file of --rpo.cut.rule was"):
+        resume(run, rpo__cut__rule=rule("a", 5), rpo__cut__after_all_right=rule("b", 4))
 
 
 def test_shared_prefixes_may_change_unless_they_decide_what_is_trained_on_together(begun, run):
@@ -151,8 +173,10 @@ def test_shared_prefixes_may_change_unless_they_decide_what_is_trained_on_togeth
 
 def test_with_several_updates_a_rollout_shared_prefixes_may_not_change(begun, run):
     begun(1, train__batch_size=8)
-    with pytest.raises(UsageError, match="--rpo.shared_prefix was"):
+    with pytest.raises(UsageError, match="shared prefixes was true, now false"):
         resume(run, train__batch_size=8, rpo__shared_prefix="off")
+    with pytest.raises(UsageError, match="shared prefixes was true, now false"):
+        resume(run, train__batch_size=8, ds__use_liger_kernel=True)
 
 
 def test_a_cache_without_stored_options_still_opens(begun, run):
