@@ -51,10 +51,10 @@ def _reward_logs(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def cache_metrics(decisions: Sequence[CacheDecision]) -> dict[str, float]:
-    """Share of the step's questions whose path was replaced, and the shares of every outcome by its name."""
+    """Share of the step's questions whose own path was replaced, and the shares of every outcome by its name."""
     outcomes = Counter(d.visit.outcome for d in decisions)
     shares = {f"rpo/cache/{name}": n / len(decisions) for name, n in sorted(outcomes.items())}
-    return {"rpo/cache/replaced": fmean(bool(d.paths) for d in decisions), **shares}
+    return {"rpo/cache/replaced": fmean(d.path is not None for d in decisions), **shares}
 
 
 def console_line(step: int, max_steps: int, metrics: dict[str, float]) -> str:

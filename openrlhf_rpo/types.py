@@ -156,7 +156,7 @@ class CacheDecision:
     """What the update rule decided for one question: ``path`` replaces the cached one, or None keeps it.
 
     ``others`` replace the paths in the further slots. ``visit.outcome`` names the cause, so that what was turned down is
-    counted by reason: "best", "random", "imported", "no_rewarded_sample", "reset", "update_off", ...
+    counted by reason: "best", "random", "no_rewarded_sample", "reset", "update_off", ...
     """
 
     path: Path | None

@@ -6,6 +6,7 @@ from openrlhf_rpo.cache.errors import (
     CacheLocked,
     CacheMismatch,
     CacheNewer,
+    CacheOlder,
     CacheUnwritable,
 )
 from openrlhf_rpo.cache.store import PathCache
@@ -16,6 +17,7 @@ __all__ = [
     "CacheLocked",
     "CacheMismatch",
     "CacheNewer",
+    "CacheOlder",
     "CacheUnwritable",
     "PathCache",
 ]

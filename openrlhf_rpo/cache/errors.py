@@ -20,6 +20,10 @@ class CacheLocked(CacheError):
     """Another process holds the cache."""
 
 
+class CacheOlder(CacheError):
+    """The database has an earlier schema revision: a run that opens it upgrades it, a reader changes nothing."""
+
+
 class CacheNewer(CacheError):
     """The database has a schema revision that this version of the package does not know."""
 

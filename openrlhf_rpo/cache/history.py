@@ -21,6 +21,7 @@ from openrlhf_rpo.cache.rows import (
     MODEL,
     OPTION,
     evaluation_of,
+    holds_nothing,
     kept_from,
     latest_step,
     newest,
@@ -85,6 +86,12 @@ class CacheHistory:
         """Whether the initial cache, C(0), is complete."""
         with self._transaction() as session:
             return run_value(session, INITIALISED) is not None
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether any run may claim it: nothing was sampled for it yet, whatever its fingerprints and options say."""
+        with self._transaction() as session:
+            return holds_nothing(session)
 
     @property
     def kept_from(self) -> int:
@@ -232,9 +239,7 @@ class CacheHistory:
 
     def visits_of(self, question_id: str) -> list[Visit]:
         """Every visit of a question, oldest first."""
-        query = select(VisitRow).where(VisitRow.question_id == question_id).order_by(VisitRow.step)
-        with self._transaction() as session:
-            return [visit_of(row) for row in session.scalars(query)]
+        return list(self.all_visits([question_id]).get(question_id, ()))
 
     # ── Many questions, with all that happened to them ──
 
@@ -266,7 +271,7 @@ class CacheHistory:
                 self._inspection.need_sound()
             with self._database.transaction() as session:
                 yield session
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # also of the columns' own types, which know no other kind of value
             what = error if isinstance(error, CodecError) else f"a row is damaged ({error})"
             raise CacheCorrupt(f"Path cache {self._database.where}: {what}. {self._database.cure}") from error
 

@@ -67,6 +67,17 @@ class Inspection:
             self._thread.join()
 
     def _run(self) -> None:
+        found: CacheError | None
+        try:
+            found = self._inspect()
+        except CacheError as error:
+            found = error
+        except Exception as error:  # of whatever kind: what was not read to its end is not sound
+            found = CacheError(f"Path cache {self._where} could not be read to its end ({error!r}).")
+        if not self._closing.is_set():
+            self._found = found
+
+    def _inspect(self) -> CacheCorrupt | None:
         engine = make_engine(self._url, read_only=True)
         try:
             findings: list[str] = []
@@ -74,17 +85,13 @@ class Inspection:
                 connection = session.connection()
                 self._connection = cast(sqlite3.Connection, connection.connection.driver_connection)
                 findings = structure_damages(connection) or damages(session, self._progress, decode=False)
-            if not self._closing.is_set() and findings:
-                more = f", and {len(findings) - 1} more (openrlhf-rpo cache verify)" if len(findings) > 1 else ""
-                self._found = CacheCorrupt(
-                    f"Path cache {self._where} is damaged: {findings[0]}{more}. {cure_of(self._where)}"
-                )
-        except CacheError as error:
-            if not self._closing.is_set():
-                self._found = error
         finally:
             self._connection = None
             engine.dispose()
+        if not findings:
+            return None
+        more = f", and {len(findings) - 1} more (openrlhf-rpo cache verify)" if len(findings) > 1 else ""
+        return CacheCorrupt(f"Path cache {self._where} is damaged: {findings[0]}{more}. {cure_of(self._where)}")
 
     def _progress(self, done: int, total: int) -> None:
         self._done, self._total = done, total

@@ -8,7 +8,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
-from openrlhf_rpo.cache.errors import CacheError, CacheNewer
+from openrlhf_rpo.cache.errors import CacheError, CacheNewer, CacheOlder
 
 
 def scripts_folder() -> pathlib.Path:
@@ -42,12 +42,12 @@ def upgrade(connection: Connection, where: str) -> None:
 
 
 def check_revision(connection: Connection, where: str) -> None:
-    """For a reader, which changes nothing: raises ``CacheError`` unless the schema is this version's."""
+    """For a reader, which changes nothing. Raises ``CacheOlder``, ``CacheNewer``, ``CacheError`` where there is no cache."""
     current, head = _revisions(connection, where, _config())
     if current is None:
         raise CacheError(f"{where} holds no path cache.")
     if current != head:
-        raise CacheError(
+        raise CacheOlder(
             f"Path cache {where} has schema revision {current}, this version of openrlhf_rpo reads {head}. Resuming its "
             f"run upgrades it, and so does `alembic -x url=... upgrade head`."
         )

@@ -203,6 +203,11 @@ def latest_step(session: Session) -> int:
     return 0 if run_value(session, INITIALISED) is not None else -1
 
 
+def holds_nothing(session: Session) -> bool:
+    """Made by a command that ended before it sampled anything, and open to any run."""
+    return latest_step(session) == -1 and run_value(session, INITIAL_TOKENS) is None
+
+
 def kept_from(session: Session) -> int | None:
     """The oldest step at which the cache can be read; None unless it was pruned."""
     value = run_value(session, KEPT_FROM)

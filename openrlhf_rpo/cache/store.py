@@ -29,6 +29,7 @@ from openrlhf_rpo.cache.rows import (
     OPTION,
     fields,
     finite,
+    holds_nothing,
     insert_rows,
     kept_from,
     latest_step,
@@ -76,7 +77,7 @@ class PathCache(CacheHistory):
     def open_to_read(cls, url: str) -> "PathCache":
         """The cache at ``url`` to look at, also while a run writes it: no writer lock, and nothing can be changed.
 
-        Raises ``CacheError`` when there is none, ``CacheNewer``, ``CacheCorrupt``, ``CacheUnwritable``.
+        Raises ``CacheError`` when there is none, ``CacheOlder``, ``CacheNewer``, ``CacheCorrupt``, ``CacheUnwritable``.
         """
         return cls(Database.open_to_read(url), store_log_probs=True)
 
@@ -249,7 +250,7 @@ class PathCache(CacheHistory):
     def _claim(self, fingerprints: dict[str, str]) -> None:
         with self._transaction() as session:
             meta = {row.key: row.value for row in session.scalars(select(RunRow))}
-            if "package_version" not in meta or _holds_nothing(session):
+            if "package_version" not in meta or holds_nothing(session):
                 session.execute(delete(RunRow))
                 rows = {FINGERPRINT + name: value for name, value in fingerprints.items()}
                 rows["package_version"] = __version__
@@ -284,8 +285,3 @@ class PathCache(CacheHistory):
             return [path_values(path, step, self._store_log_probs) for path in paths]
         except ValueError as error:
             raise self._error(error) from error
-
-
-def _holds_nothing(session: Session) -> bool:
-    """Made by a command that was refused before it sampled anything, and open to any run."""
-    return latest_step(session) == -1 and run_value(session, INITIAL_TOKENS) is None

@@ -40,8 +40,8 @@ def damages(session: Session, progress: Progress | None = None, *, decode: bool 
                 except CodecError as error:
                     found.append(str(error))
                 session.expunge(row)
-        except (DBAPIError, ValueError) as error:
-            # A value that the driver cannot make anything of: the rest of its table cannot be read either.
+        except (DBAPIError, TypeError, ValueError) as error:
+            # A value that driver or column type cannot make anything of: the rest of its table cannot be read either.
             found.append(f"table {table.__tablename__} cannot be read to its end ({getattr(error, 'orig', error)})")
     return found + _check_references(session)
 

@@ -98,15 +98,16 @@ def _run_with_progress(command: list[str], log: Path, steps: int) -> int:
 
 def report(folder: Path, level: str, seconds: float) -> None:
     """The table that the demo ends with, and the plot."""
+    from openrlhf_rpo.reports.run import read_run
     from openrlhf_rpo.reports.training_plot import plot_run
 
     database = folder / "checkpoints" / "rpo_cache.db"
     with PathCache.open(f"sqlite:///{database}") as cache:
-        records, evaluations = cache.records(), cache.evaluations()
+        run = read_run(cache, folder.name, str(database), len(cache.questions()))
     plot = folder / "training.png"
-    plot_run(records, evaluations, plot)
+    plot_run(run, plot)
 
-    accuracy = [next(v for k, v in sorted(m.items()) if k.endswith("_pass1")) for _, m in evaluations]
+    records, accuracy = run.records, [value for _, value in run.accuracy()]
     generated = fmean(r.metrics["rpo/generated_tokens"] for r in records)
     control = json.loads((model_dir(level) / "figures.json").read_text())
     rows = [

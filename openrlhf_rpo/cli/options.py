@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 from openrlhf_rpo import upstream
@@ -55,6 +56,11 @@ def parse(argv: list[str]) -> SimpleNamespace:
     except UserRuleError as error:
         raise UsageError(f"--rpo.cut.rule or --rpo.update.rule: {error}") from error
     return args
+
+
+def given_options(words: Sequence[str]) -> set[str]:
+    """``--name`` of every option among these words, in full where they shorten it. Raises UsageError for unknown ones."""
+    return {f"--{name}" for name in _parse_given(build_parser(), list(words))[1]}
 
 
 def _parse_given(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[argparse.Namespace, set[str]]:
@@ -344,4 +350,4 @@ def _need(condition: object, message: str) -> None:
         raise UsageError(message)
 
 
-__all__ = ["OptionError", "UsageError", "build_parser", "parse"]
+__all__ = ["OptionError", "UsageError", "build_parser", "given_options", "parse"]

@@ -40,7 +40,9 @@ ROLLOUT = {
     "rpo/reward_failures_total": Figure("", "rewards that failed since the beginning"),
 }
 CACHE = {
-    "rpo/cache/replaced": Figure("share", "the step's questions whose cached path was replaced"),
+    "rpo/cache/replaced": Figure(
+        "share", "the step's questions whose own path was replaced (a wrong one kept beside it does not count)"
+    ),
     "rpo/cache/best": Figure("share", "questions that took their best sample"),
     "rpo/cache/random": Figure("share", "questions that took one of the others"),
     "rpo/cache/every": Figure("share", "questions of which every sample was stored (update rule every)"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from openrlhf_rpo.cache.errors import CacheError
@@ -28,6 +28,7 @@ from openrlhf_rpo.types import Question, StepRecord
 
 HOST = "127.0.0.1"
 _OWN_NAMES = ("127.0.0.1", "localhost")
+_Owner: TypeAlias = tuple[dict[str, str], str | None]
 
 
 @dataclass
@@ -39,9 +40,11 @@ class LiveRun:
     decoder: Callable[[PathCache], tuple[Decode, bool]]
     """The cache's tokenizer as a function, and whether it gives token ids instead of text."""
     samples: Callable[[str, list[int]], Samples]
-    _questions: dict[str, Question] = field(default_factory=dict)
+    find: Callable[[], str] | None = None
+    """The URL of the cache as it is now, asked at every look: a run that has yet to begin makes its folder then."""
+    _questions: tuple[_Owner, Mapping[str, Question]] | None = None
     _records: list[StepRecord] = field(default_factory=list)
-    _decode: tuple[Decode, bool] | None = None
+    _decode: tuple[_Owner, tuple[Decode, bool]] | None = None
     _reading: threading.Lock = field(default_factory=threading.Lock)
     _loading: threading.Lock = field(default_factory=threading.Lock)
 
@@ -54,6 +57,8 @@ class LiveRun:
         nothing = {"missing": True, "from": after}
         with self._reading:
             try:
+                if self.find is not None:
+                    self.url = self.find()
                 if PathCache.is_missing(self.url):
                     return nothing | {"trouble": False, "state": f"Waiting for the run: no path cache at {self.where} yet."}
                 with PathCache.open_to_read(self.url) as cache:
@@ -105,21 +110,29 @@ class LiveRun:
         }
 
     def _known(self, cache: CacheHistory) -> Mapping[str, Question]:
-        if not self._questions:
-            self._questions = cache.questions()
-        return self._questions
+        owner, last = _owner(cache), self._questions
+        if last is None or last[0] != owner or not last[1]:
+            last = self._questions = owner, cache.questions()
+        return last[1]
 
     def _decoder(self, cache: PathCache) -> tuple[Decode, bool]:
+        owner = _owner(cache)
         with self._loading:
-            if self._decode is None:
-                self._decode = self.decoder(cache)
-            return self._decode
+            if self._decode is None or self._decode[0] != owner:
+                self._decode = owner, self.decoder(cache)
+            return self._decode[1]
+
+
+def _owner(cache: CacheHistory) -> _Owner:
+    """What questions and tokenizer belong to. A run in another's place has no model until it describes its questions."""
+    return cache.fingerprints, cache.model
 
 
 def _mark(run: Run, step: int) -> str:
-    """Changes when the record of ``step`` does, or before the first step the number of cached paths."""
+    """Changes when the record of ``step`` does, or before the first step the number of cached paths or the run itself."""
     record = next((r for r in reversed(run.records) if r.step == step), None)
-    told = [run.cached, run.initialised] if record is None else sorted(record.metrics.items())
+    before = [run.cached, run.initialised, sorted(run.fingerprints.items())]
+    told = before if record is None else sorted(record.metrics.items())
     return f"{zlib.crc32(repr(told).encode()):08x}"
 
 

@@ -3,19 +3,21 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from openrlhf_rpo.reports.run import Run
 from openrlhf_rpo.types import StepRecord
 
 BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#15803d", "#6b7280"
 PHASES = ("verify", "rollout", "reward", "log_probs", "train", "weight_sync", "cache", "own")
 
 
-def plot_run(records: Sequence[StepRecord], evaluations: Sequence[tuple[int, dict[str, float]]], path: Path) -> None:
-    """Write a PNG. ``evaluations`` are (step, metrics) with a key that ends in ``_pass1``."""
+def plot_run(run: Run, path: Path) -> None:
+    """Write a PNG."""
+    import matplotlib  # the colours and phases above are also wanted where it is not installed
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    records = run.records
     steps = [r.step for r in records]
     figure, ((reward, accuracy), (tokens, time)) = plt.subplots(2, 2, figsize=(11, 7), constrained_layout=True)
 
@@ -23,9 +25,8 @@ def plot_run(records: Sequence[StepRecord], evaluations: Sequence[tuple[int, dic
     reward.plot(steps, _series(records, "rpo/groups_without_variance"), color=GREY, label="groups without variance")
     reward.set(title="Training reward", ylim=(0, 1.02))
 
-    key = next((k for _, m in evaluations for k in sorted(m) if k.endswith("_pass1")), None)
-    points = [(step, m[key]) for step, m in evaluations if key in m]
-    accuracy.plot(*zip(*points, strict=True), color=GREEN, marker="o") if points else None
+    if points := run.accuracy():
+        accuracy.plot(*zip(*points, strict=True), color=GREEN, marker="o")
     accuracy.set(title="Held-out accuracy, from the question alone", ylim=(0, 1.02))
 
     generated, reused = _series(records, "rpo/generated_tokens"), _series(records, "rpo/prefix_tokens")

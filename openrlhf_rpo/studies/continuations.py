@@ -8,17 +8,19 @@ The result has a part for each question::
 """
 
 import argparse
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli.cache.places import open_to_read
+from openrlhf_rpo.cli.cache.places import at_step, open_to_read
 from openrlhf_rpo.evaluation.bootstrap import interval
+from openrlhf_rpo.reports import cache_figures
+from openrlhf_rpo.reports.training_plot import BLUE, GREEN, ORANGE
 from openrlhf_rpo.run_files import tokenizer_fingerprint
 from openrlhf_rpo.studies import sampling
 from openrlhf_rpo.studies.cuts import Cut
-from openrlhf_rpo.studies.plot import BLUE, GREEN, ORANGE
 from openrlhf_rpo.studies.result import StudyResult
 from openrlhf_rpo.testbed.task import wrong_steps
 from openrlhf_rpo.types import Group, Prefix, Question
@@ -53,10 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser, questions: int, samples: int)
 
 
 def settings(args: argparse.Namespace, cuts: Sequence[Cut]) -> dict[str, Any]:
-    """What the parts depend on. Raises UsageError."""
+    """What the parts depend on. Raises UsageError, CacheError."""
     if args.cache is not None and args.model is None:
         raise UsageError("--cache needs --model and --data: the model, and the questions of the cache's run")
-    return sampling.settings(args, "cache", "samples") | {"cuts": [cut.name for cut in cuts]}
+    state = {} if args.cache is None else _state_of(args.cache)
+    return sampling.settings(args, "cache", "samples") | state | {"cuts": [cut.name for cut in cuts]}
+
+
+def _state_of(place: str) -> dict[str, Any]:
+    """The cache's newest step, which the paths are read at, and a hash of what it holds there."""
+    with open_to_read(place) as cache:
+        step = at_step(cache, None)
+        held = sorted(cache_figures.at_step(cache.outlines(), step).values())
+    return {"cache_step": step, "cache_paths": hashlib.sha256(repr(held).encode()).hexdigest()[:16]}
 
 
 def measure(args: argparse.Namespace, result: StudyResult, cuts: Sequence[Cut]) -> None:
@@ -67,7 +78,9 @@ def measure(args: argparse.Namespace, result: StudyResult, cuts: Sequence[Cut]) 
     if result.figures is not None:
         return
     with sampling.opened(args) as session:
-        paths = None if args.cache is None else cached_paths(args.cache, session.questions, session.tokenizer)
+        paths = None
+        if args.cache is not None:
+            paths = cached_paths(args.cache, result.settings["cache_step"], session.questions, session.tokenizer)
         questions = [q for q in session.questions if paths is None or q.question_id in paths]
         missing = set(result.missing(q.question_id for q in questions))
         todo = [q for q in questions if q.question_id in missing]
@@ -104,11 +117,11 @@ def intervals(values: Iterable[float]) -> dict[str, float]:
     return {k: round(v, 4) for k, v in asdict(interval(listed)).items()} | {"questions": len(listed)}
 
 
-def cached_paths(place: str, questions: Sequence[Question], tokenizer: Any) -> dict[str, StoredPath]:
-    """The cached path of each question that has one, by question id. Raises UsageError when none fits, or none is there."""
+def cached_paths(place: str, step: int, questions: Sequence[Question], tokenizer: Any) -> dict[str, StoredPath]:
+    """The path of each question that has one at ``step``, by question id. Raises UsageError when none fits or is there."""
     with open_to_read(place) as cache:
         _check_tokenizer(cache, place, tokenizer)
-        found = cache.paths([q.question_id for q in questions])
+        found = cache.paths([q.question_id for q in questions], step)
     if not found:
         raise UsageError(
             f"--cache {place}: it has no path for any of these {len(questions)} questions. Give the --data of its run, with "

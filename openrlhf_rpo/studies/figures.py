@@ -15,6 +15,7 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.checkpoints import CACHE_FILE
 from openrlhf_rpo.metrics import GENERATED_TOTAL
 from openrlhf_rpo.reports.event_files import PLAIN_PHASES, read_scalars
+from openrlhf_rpo.reports.run import Run
 from openrlhf_rpo.studies.runs import StudyError
 from openrlhf_rpo.types import StepRecord
 
@@ -103,17 +104,19 @@ def read_run(folder: Path, record: Mapping[str, Any]) -> RunFigures:
     if not database.exists():
         series = read_tensorboard(folder / "tensorboard" / "run")
         none = {"initial_tokens": 0, "initial_paths": 0, "initial_score": None, "eval_seconds": 0.0}
-        return RunFigures(steps=plain_steps(series), evaluations=plain_evaluations(series), **none, **host)
+        run = Run(folder.name, str(folder), "plain", [], plain_evaluations(series))
+        return RunFigures(steps=plain_steps(series), evaluations=evaluations_of(run), **none, **host)
     with PathCache.open_to_read(f"sqlite:///{database.resolve()}") as cache:
-        records, evaluations, initial = cache.records(), cache.evaluations(), cache.initial_tokens
+        initial = cache.initial_tokens
+        run = Run(folder.name, str(folder), "rpo", cache.records(), cache.evaluations(), initial_tokens=initial)
         scores = [path.score for path in itertools.takewhile(lambda path: path.step == 0, cache.outlines())]
     return RunFigures(
-        steps=rpo_steps(records, initial),
-        evaluations=tuple((step, *_evaluation(values)) for step, values in evaluations),
+        steps=rpo_steps(run.records, initial),
+        evaluations=evaluations_of(run),
         initial_tokens=initial,
         initial_paths=len(scores),
         initial_score=fmean(scores) if scores else None,
-        eval_seconds=sum(values.get("eval_seconds", 0.0) for _, values in evaluations),
+        eval_seconds=sum(values.get("eval_seconds", 0.0) for _, values in run.evaluations),
         **host,
     )
 
@@ -164,11 +167,17 @@ def plain_steps(series: Series) -> tuple[Step, ...]:
     )
 
 
-def plain_evaluations(series: Series) -> tuple[tuple[int, float, float], ...]:
-    """(step, accuracy, tokens a response) from plain OpenRLHF's scalars."""
+def plain_evaluations(series: Series) -> list[tuple[int, dict[str, float]]]:
+    """(step, held-out figures) from plain OpenRLHF's scalars."""
     tags = {tag.removeprefix("eval/"): values for tag, values in series.items() if tag.startswith("eval/")}
     steps = sorted({step for values in tags.values() for step in values})
-    return tuple((s, *_evaluation({tag: values[s] for tag, values in tags.items() if s in values})) for s in steps)
+    return [(step, {tag: values[step] for tag, values in tags.items() if step in values}) for step in steps]
+
+
+def evaluations_of(run: Run) -> tuple[tuple[int, float, float], ...]:
+    """(step, accuracy, tokens a response) of the run's evaluations."""
+    tokens = {step: values["eval_response_length_mean"] for step, values in run.evaluations}
+    return tuple((step, accuracy, tokens[step]) for step, accuracy in run.accuracy())
 
 
 def read_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
@@ -176,8 +185,3 @@ def read_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
     if not folder.is_dir():
         raise StudyError(f"{folder} is missing: the run's figures are read from its TensorBoard log")
     return read_scalars(folder)
-
-
-def _evaluation(values: Mapping[str, float]) -> tuple[float, float]:
-    """Accuracy (pass@1, the mean over data sets) and tokens a response."""
-    return fmean(v for k, v in values.items() if k.endswith("_pass1")), values["eval_response_length_mean"]

@@ -9,8 +9,9 @@ import argparse
 import time
 from typing import Any
 
+from openrlhf_rpo.reports.training_plot import BLUE, ORANGE
 from openrlhf_rpo.studies import sampling
-from openrlhf_rpo.studies.plot import BLUE, ORANGE, save_plot
+from openrlhf_rpo.studies.plot import save_plot
 from openrlhf_rpo.studies.result import StudyResult
 
 PAPER_MINUTES = {"1.5B, 7k questions, A100": {"1": 32.11, "4": 21.45, "8": 13.98}}

@@ -9,8 +9,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openrlhf_rpo.reports.training_plot import BLUE, ORANGE
 from openrlhf_rpo.studies.figures import RunFigures
-from openrlhf_rpo.studies.plot import BLUE, ORANGE, save_plot
+from openrlhf_rpo.studies.plot import save_plot
 from openrlhf_rpo.studies.runs import StudyError, Variant, runs_of
 from openrlhf_rpo.studies.training import (
     ALL_REPLAY,

@@ -17,7 +17,8 @@ from typing import Any
 from openrlhf_rpo.cli.evaluate.session import prepare, session, training_args
 from openrlhf_rpo.evaluation.figures import powers_of_two
 from openrlhf_rpo.evaluation.pass_at_k import pass_at_k
-from openrlhf_rpo.studies.plot import BLUE, GREY, save_plot
+from openrlhf_rpo.reports.training_plot import BLUE, GREY
+from openrlhf_rpo.studies.plot import save_plot
 from openrlhf_rpo.studies.runs import StudyError, Variant, runs_of, without_options
 from openrlhf_rpo.studies.training import (
     PLAIN,

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#15803d", "#6b7280"
-
 
 def save_plot(result: Path, draw: Callable[[Any, Any], None], panels: int = 1) -> Path | None:
     """Call ``draw(figure, axes)`` and write a PNG beside the JSON file ``result``; its path, or None without matplotlib.

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_rpo.cli.evaluate.session import weights_of
+from openrlhf_rpo.reports.training_plot import BLUE, GREY
 from openrlhf_rpo.studies import continuations, sampling
 from openrlhf_rpo.studies.cuts import parse_cut
 from openrlhf_rpo.studies.embeddings import Embedder, mean_cosine, mean_cosine_between
-from openrlhf_rpo.studies.plot import BLUE, GREY, save_plot
+from openrlhf_rpo.studies.plot import save_plot
 from openrlhf_rpo.studies.result import StudyResult
 from openrlhf_rpo.types import Group, Prefix
 
@@ -57,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         args.samples = 2  # one answer has no pair
     cuts = [cut.name for cut in args.cuts]
     settings = sampling.settings(args, "samples", "lengths", "embedder") | {"cuts": cuts}
+    if args.embedder is not None:
+        settings["embedder_weights"] = weights_of(args.embedder)
     result = StudyResult.open(args.out, "prefix-similarity", settings)
     if result.figures is None:
         _measure(args, result)

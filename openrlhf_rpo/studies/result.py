@@ -60,6 +60,11 @@ class StudyResult:
         return cls(file, document)
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What the figures depend on, as ``open`` was given it."""
+        return dict(self._document["settings"])
+
+    @property
     def parts(self) -> dict[str, Any]:
         """The finished parts by name, in the order in which they were finished."""
         return dict(self._document["parts"])

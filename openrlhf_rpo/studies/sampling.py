@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,8 +12,10 @@ from typing import Any
 from tqdm import tqdm
 
 from openrlhf_rpo.cli.cache.output import Output
-from openrlhf_rpo.cli.evaluate.session import Session, prepare, session, training_args
+from openrlhf_rpo.cli.evaluate.session import Session, prepare, session, training_args, weights_of
+from openrlhf_rpo.cli.options import given_options
 from openrlhf_rpo.studies.result import StudyResult
+from openrlhf_rpo.studies.runs import data_of
 from openrlhf_rpo.testbed import LEVELS, model_dir, write_dataset
 from openrlhf_rpo.upstream import UsageError
 
@@ -60,7 +63,7 @@ def opened(args: argparse.Namespace, engines: int | None = None) -> Iterator[Ses
             "--train.seed": args.seed,
             **({} if engines is None else {"--vllm.num_engines": engines}),
         }
-        if twice := fixed.keys() & {word.split("=")[0] for word in words}:
+        if twice := fixed.keys() & given_options(words):
             raise UsageError(f"{min(twice)}: leave it out, the study has an argument of its own for it")
         words += [str(word) for pair in fixed.items() for word in pair]
         with session(prepare(training_args(model, data, words))) as opened_session:
@@ -68,7 +71,8 @@ def opened(args: argparse.Namespace, engines: int | None = None) -> Iterator[Ses
 
 
 def settings(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """What a result depends on: the shared arguments, those of ``names``, and the training options.
+    """What a result depends on: the shared arguments, those of ``names``, the training options, and the content of the
+    model, of the data and of every file that these options name.
 
     Raises UsageError for a model without data, or data without a model.
     """
@@ -79,6 +83,9 @@ def settings(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     if args.model is not None:
         values["level"] = None
         values |= {name: str(Path(values[name]).absolute()) for name in ("model", "data") if Path(values[name]).exists()}
+        values["weights"] = weights_of(values["model"])
+    files = [file for word in args.training if os.path.isfile(file := word.rpartition("=")[2])]
+    values["contents"] = data_of(values["data"], *files) or None
     return values
 
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
 from typing import Any
 
+from openrlhf_rpo.reports.training_plot import BLUE, GREY
 from openrlhf_rpo.studies.block_bootstrap import variance_ratio
 from openrlhf_rpo.studies.figures import RunFigures, Step
-from openrlhf_rpo.studies.plot import BLUE, GREY, save_plot
+from openrlhf_rpo.studies.plot import save_plot
 from openrlhf_rpo.studies.runs import StudyError, Variant
 from openrlhf_rpo.studies.training import (
     PLAIN,

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from openrlhf_rpo.reports.training_plot import BLUE, GREY, ORANGE
 from openrlhf_rpo.studies.figures import RunFigures
-from openrlhf_rpo.studies.plot import BLUE, GREY, ORANGE, save_plot
+from openrlhf_rpo.studies.plot import save_plot
 from openrlhf_rpo.studies.runs import Variant
 from openrlhf_rpo.studies.training import (
     ALL_REPLAY,

@@ -74,8 +74,8 @@ def test_every_metric_is_a_number():
     assert all(isinstance(v, int | float) for v in rollout_metrics([MIXED], 1, {}).values())
 
 
-def decision(outcome, path=None):
-    return CacheDecision(path, Visit("q", 1, 0, 0, 3, 2, 1, outcome))
+def decision(outcome, path=None, others=()):
+    return CacheDecision(path, Visit("q", 1, 0, 0, 3, 2, 1, outcome), others)
 
 
 def test_cache_metrics_worked_example():
@@ -91,6 +91,17 @@ def test_cache_metrics_worked_example():
 def test_the_shares_of_the_outcomes_add_up_to_one():
     shares = cache_metrics([decision("reset"), decision("best", OLD), decision("update_off")])
     assert sum(share for name, share in shares.items() if name != "rpo/cache/replaced") == pytest.approx(1)
+
+
+def test_a_path_beside_the_one_that_was_kept_does_not_count_as_replaced():
+    """Update rule right_and_wrong on a group that is all wrong and one that is mixed; rule every."""
+    wrong = replace(OLD, score=0.0, slot=1)
+    assert cache_metrics([decision("no_rewarded_sample", None, (wrong,)), decision("best", OLD, (wrong,))]) == {
+        "rpo/cache/replaced": 0.5,
+        "rpo/cache/best": 0.5,
+        "rpo/cache/no_rewarded_sample": 0.5,
+    }
+    assert cache_metrics([decision("every", OLD, (wrong,))])["rpo/cache/replaced"] == 1
 
 
 def test_the_console_line_says_what_happened_in_one_line():

@@ -10,7 +10,7 @@ from openrlhf_rpo import upstream
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.cli.cache.output import Output
 from openrlhf_rpo.cli.cluster import choose_device
-from openrlhf_rpo.cli.options import parse
+from openrlhf_rpo.cli.options import given_options, parse
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.exchange.sources import import_source
 from openrlhf_rpo.run_files import cache_name, cache_url, fingerprints, model_place
@@ -19,7 +19,7 @@ from openrlhf_rpo.upstream import UsageError
 if TYPE_CHECKING:
     from openrlhf_rpo.rollout.imported_paths import ImportReport
 
-_OWN = ("--rpo.init.mode", "--rpo.init.source")
+_OWN = {"--rpo.init.mode", "--rpo.init.source"}
 
 
 def import_(args: Namespace, out: Output) -> int:
@@ -29,7 +29,7 @@ def import_(args: Namespace, out: Output) -> int:
     """
     from openrlhf_rpo.rollout.scoring import RewardFailures
 
-    if given := [word for word in args.training if word.split("=")[0] in _OWN]:
+    if given := sorted(given_options(args.training) & _OWN):
         raise UsageError(f"{given[0]}: `cache import SOURCE` sets it itself, leave it out")
     upstream.check_version()
     run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])

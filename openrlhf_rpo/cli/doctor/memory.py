@@ -110,9 +110,11 @@ def micro_batch_tokens(args: SimpleNamespace) -> int:
     return args.train.micro_batch_size * args.data.max_len
 
 
-def checkpoint_bytes(shape: ModelShape, args: SimpleNamespace) -> int:
-    """One checkpoint: weights and the optimizer's float32 states (master copy, two moments)."""
-    return shape.parameters * (weight_bytes(args) + 12)
+def checkpoint_bytes(shape: ModelShape, critic: int, args: SimpleNamespace) -> int:
+    """One checkpoint: weights and the optimizer's float32 states (master copy, two moments) of the policy and of a critic
+    of ``critic`` parameters, and the policy's moving average (--train.enable_ema)."""
+    average = shape.parameters * weight_bytes(args) if args.train.enable_ema else 0
+    return (shape.parameters + critic) * (weight_bytes(args) + 12) + average
 
 
 def total(terms: list[Term]) -> int:

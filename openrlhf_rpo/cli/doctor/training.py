@@ -1,5 +1,6 @@
 """What a training command will read: model, tokenizer, template, data, reward, cache. Nothing is written."""
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -7,10 +8,11 @@ from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_rpo.cache.errors import CacheOlder
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.checkpoints import Checkpoints
 from openrlhf_rpo.cli.doctor import memory
-from openrlhf_rpo.cli.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
+from openrlhf_rpo.cli.doctor.findings import EXPECTED, FAIL, PASS, WARN, Finding, attempt, listed
 from openrlhf_rpo.cli.doctor.machine import device_memory, disk, host_memory
 from openrlhf_rpo.cli.preflight import check_import, check_labels, check_reward, load_data, load_tokenizer
 from openrlhf_rpo.cli.resume_checks import check_options, check_steps
@@ -33,7 +35,7 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     """Every check of what the run reads; those that need what failed are left out."""
     try:
         tokenizer = load_tokenizer(args)
-        shape = model_shape(args)
+        shape, critic = model_shape(args), critic_parameters(args)
     except UsageError as error:
         yield Finding(FAIL, "model", str(error))
         return
@@ -54,25 +56,43 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield Finding(WARN, "data", tight, "raise --data.max_len, or leave out the longest questions")
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
-    yield disk(*disk_needed(shape, args, config, len(questions), steps))
-    yield attempt("cache", lambda: cache_state(args, questions, tokenizer))
-    if config.init.mode == "import":
+    yield disk(*disk_needed(shape, critic, args, config, len(questions), steps))
+    cache = cache_finding(args, questions, tokenizer)
+    yield cache
+    if config.init.mode == "import" and cache.level != WARN:  # what an older cache holds is known once it was upgraded
         yield attempt("initial cache", lambda: import_state(args, questions, tokenizer))
 
 
 def model_shape(args: SimpleNamespace) -> memory.ModelShape:
     """The model's measures, from its configuration alone: no weight is read. Raises UsageError."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    trusted = args.rpo.trust_remote_code
-    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=trusted)
+    return memory.shape_of(*_measures(args, "actor", AutoModelForCausalLM))
+
+
+def critic_parameters(args: SimpleNamespace) -> int:
+    """Those of the critic, which gives one value a token in place of logits; 0 without one. Raises UsageError."""
+    from transformers import AutoModel
+
+    if not args.critic.model_name_or_path:
+        return 0
+    config, parameters = _measures(args, "critic", AutoModel)
+    return parameters + int(config.hidden_size)
+
+
+def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int]:
+    """Text configuration and parameters of a model that transformers' ``kind`` loads."""
+    import torch
+    from transformers import AutoConfig
+
+    path, trusted = getattr(args, name).model_name_or_path, args.rpo.trust_remote_code
     try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
-    except ValueError as error:  # an architecture without a causal language model
-        raise UsageError(f"--actor.model_name_or_path {args.actor.model_name_or_path}: {error}") from error
-    return memory.shape_of(config.get_text_config(), sum(p.numel() for p in model.parameters()))
+            model = kind.from_config(config, trust_remote_code=trusted)
+    except (OSError, ValueError) as error:  # not there, or an architecture of another kind
+        raise UsageError(f"--{name}.model_name_or_path {path}: {error}") from error
+    return config.get_text_config(), sum(p.numel() for p in model.parameters())
 
 
 # ── Memory ──
@@ -218,23 +238,57 @@ def reward(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) 
 
 
 def disk_needed(
-    shape: memory.ModelShape, args: SimpleNamespace, config: RPOConfig, questions: int, steps: int
+    shape: memory.ModelShape, critic: int, args: SimpleNamespace, config: RPOConfig, questions: int, steps: int
 ) -> tuple[str, int, str]:
     """Folder, bytes at most, and how they come about: every path at its longest, and all of them in every checkpoint."""
-    one = memory.checkpoint_bytes(shape, args)
-    kept = args.ckpt.max_num + 2 if args.ckpt.save_steps > 0 else int(bool(args.eval.dataset))
+    one = memory.checkpoint_bytes(shape, critic, args)
+    kept, which = checkpoints_at_once(args)
+    exports = saves(args, steps) if args.ckpt.save_hf else 0
     model = shape.parameters * memory.weight_bytes(args)
+    final = model + (critic * memory.weight_bytes(args) if args.critic.save_value_network else 0)
     a_visit = _STORED.get(config.update.rule, args.rollout.n_samples_per_prompt)
     rows = questions + steps * args.rollout.batch_size * a_visit
     a_token = 4.5 if config.cache.log_probs else 2.5  # measured 4.3 and 2.3 (docs/cache.md, Scale)
     cache = int(rows * args.data.max_len * a_token)
-    needed = kept * (one + cache) + model + cache
+    needed = kept * (one + cache) + exports * model + final + cache
+    exported = f"{exports:,} models of --ckpt.save_hf, which nothing removes, x {memory.gib(model)}, " if exports else ""
     why = (
-        f"at most {memory.gib(needed)} are needed: {kept} checkpoints (the best one and the one that is being written "
-        f"counted) x {memory.gib(one)} with a copy of the path cache, {memory.gib(cache)}, in each, the model "
-        f"{memory.gib(model)}, the path cache itself ({rows:,} paths x {args.data.max_len:,} tokens x {a_token:g} bytes)"
+        f"at most {memory.gib(needed)} are needed: {kept} checkpoints ({which}) x {memory.gib(one)} with a copy of the path "
+        f"cache, {memory.gib(cache)}, in each, {exported}the final model {memory.gib(final)}, the path cache itself "
+        f"({rows:,} paths x {args.data.max_len:,} tokens x {a_token:g} bytes)"
     )
     return args.ckpt.path, needed, why
+
+
+def checkpoints_at_once(args: SimpleNamespace) -> tuple[int, str]:
+    """How many lie there for a moment, and which: a new one is complete before old ones go (``Checkpoints.publish``)."""
+    regular = max(1, args.ckpt.max_num) if args.ckpt.save_steps > 0 else 0
+    best = int(_keeps_best(args))
+    if args.ckpt.disable_ds or not regular + best:
+        return 0, "none is written"
+    which = ["--ckpt.max_num"] * bool(regular) + ["the best one"] * best + ["the one that is being written"]
+    return regular + best + 1, listed(which)
+
+
+def saves(args: SimpleNamespace, steps: int) -> int:
+    """Checkpoints of the whole run, at most: every evaluation, also the one after the last step, may be the best so far."""
+    regular = steps // args.ckpt.save_steps if args.ckpt.save_steps > 0 else 0
+    return regular + (math.ceil(steps / args.eval.steps) if _keeps_best(args) else 0)
+
+
+def _keeps_best(args: SimpleNamespace) -> bool:
+    return bool(args.eval.dataset) and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
+
+
+def cache_finding(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> Finding:
+    """What ``cache_state`` says. A cache of an older schema, which only a run changes, is no failure."""
+    try:
+        return Finding(PASS, "cache", cache_state(args, questions, tokenizer))
+    except CacheOlder as error:
+        remedy = "" if args.ckpt.load_enable else "--ckpt.load_enable to resume that run, or another --ckpt.path"
+        return Finding(WARN, "cache", f"{error} Whether it belongs to this run is checked then.", remedy)
+    except EXPECTED as error:
+        return Finding(FAIL, "cache", str(error))
 
 
 def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str:
@@ -246,12 +300,14 @@ def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any
             return f"{where} is not there; the copy beside checkpoint {tag} takes its place"
         return f"{where} is not there yet: the run starts at step 0"
     with PathCache.open_to_read(url) as cache:
+        # One of a command that sampled nothing is claimed anew, with the options of this one.
+        its, options = ({}, {}) if cache.holds_nothing else (cache.fingerprints, cache.options)
         mine = fingerprints(args, questions, tokenizer)
-        other = [name for name, value in mine.items() if cache.fingerprints.get(name, value) != value]
+        other = [name for name, value in mine.items() if its.get(name, value) != value]
         if other:
             raise UsageError(f"{where} belongs to a run with another {listed(other)}: use another --ckpt.path")
         check_steps(args, cache.latest_step, tag)
-        check_options(args, cache.options, steering_options(args, questions))
+        check_options(args, options, steering_options(args, questions), tag)
         latest = max(cache.latest_step, 0)
         go_on = f"the run goes on from checkpoint {tag}" if tag else "the run starts at step 0"
         return f"{where}: {cache.count():,} paths, {latest:,} steps; {go_on}"

@@ -54,7 +54,7 @@ def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[list[
 
 
 def _other_setting(base: dict[str, Any], other: dict[str, Any]) -> str | None:
-    for name in ("temperature", "top_p", "max_tokens", "max_len", "reward", "judge"):
+    for name in ("temperature", "top_p", "max_tokens", "max_len", "reward", "reward_content", "judge"):
         ours, theirs = base.get(name), other.get(name)
         if ours != theirs:
             return f"{name} is {ours} in one and {theirs} in the other"

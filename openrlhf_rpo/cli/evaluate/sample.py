@@ -1,7 +1,6 @@
 """``eval MODEL... --data DATA...``: one result file for each model and data set, a batch of questions at a time."""
 
 import argparse
-import hashlib
 import json
 import re
 import tempfile
@@ -14,10 +13,12 @@ from tqdm import tqdm
 
 from openrlhf_rpo.cli.evaluate import judge
 from openrlhf_rpo.cli.evaluate.benchmarks import BENCHMARKS, rows
-from openrlhf_rpo.cli.evaluate.session import Session, Subject, prepare, session, training_args
+from openrlhf_rpo.cli.evaluate.session import Session, Subject, prepare, session, training_args, weights_of
+from openrlhf_rpo.cli.options import given_options
 from openrlhf_rpo.evaluation.figures import powers_of_two, summary
 from openrlhf_rpo.run_files import fingerprints
 from openrlhf_rpo.studies.result import StudyResult
+from openrlhf_rpo.studies.runs import data_of
 from openrlhf_rpo.types import Group, Question
 from openrlhf_rpo.upstream import UsageError
 
@@ -52,9 +53,8 @@ def evaluate_all(args: argparse.Namespace) -> list[Path]:
 
     Raises UsageError, ResultError for a file that holds other figures, JudgeError.
     """
-    if given := [word for word in args.training if word.split("=")[0] in _OWN]:
-        flag = given[0].split("=")[0]
-        raise UsageError(f"{flag}: leave it out, and use {_OWN[flag]}")
+    if given := sorted(given_options(args.training) & _OWN.keys()):
+        raise UsageError(f"{given[0]}: leave it out, and use {_OWN[given[0]]}")
     with tempfile.TemporaryDirectory(prefix="rpo-eval") as folder:
         every = [
             Evaluation(name, open_result(args, subject, data), subject)
@@ -102,9 +102,10 @@ def open_result(args: argparse.Namespace, subject: Subject, data: str) -> StudyR
     """The file of one model and data set, begun or finished or new. Raises ResultError when it holds other figures."""
     run = subject.args
     marks = fingerprints(run, subject.questions, subject.tokenizer)
+    files = [url for url in run.reward.remote_url or [] if url.endswith(".py")]
     settings = {
         "model": run.actor.model_name_or_path,
-        "weights": _weights(run.actor.model_name_or_path),
+        "weights": weights_of(run.actor.model_name_or_path),
         "data": data,
         "questions": marks["data"],
         "template": marks["template"],
@@ -117,6 +118,7 @@ def open_result(args: argparse.Namespace, subject: Subject, data: str) -> StudyR
         "max_len": run.data.max_len,
         "seed": run.train.seed,
         "reward": run.rpo.reward.functions or run.reward.remote_url,
+        "reward_content": data_of(*files) or None,
         "reward_weights": run.rpo.reward.weights,
         "judge": f"lighteval {judge.version(args.lighteval)}" if args.lighteval else None,
     }
@@ -129,13 +131,6 @@ def label(place: str) -> str:
     path = Path(place)
     parts = [path.stem] if path.suffix in (".jsonl", ".json", ".parquet", ".csv") else list(path.parts[-2:])
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts)).strip("-.")
-
-
-def _weights(model: str) -> str:
-    """Changes when the files of a local model change: a run goes on only with the weights that it was begun with."""
-    files = sorted(f for f in Path(model).glob("*") if f.suffix in (".safetensors", ".bin")) if Path(model).is_dir() else []
-    marks = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    return hashlib.sha256(json.dumps(marks or model).encode()).hexdigest()[:16]
 
 
 def _complete(args: argparse.Namespace, evaluations: Sequence[Evaluation]) -> None:

@@ -5,6 +5,8 @@ same rewards, the same seeds. What concerns only a trainer is accepted and plays
 """
 
 import contextlib
+import hashlib
+import json
 import os
 import sys
 import time
@@ -68,9 +70,9 @@ def training_args(model: str, data: str, words: Sequence[str], split: str = "tra
 
     ``words`` are further training options: template, rewards, engines, ``--data.max_len``, ``--train.seed``, ...
     """
-    from openrlhf_rpo.cli.options import parse
+    from openrlhf_rpo.cli.options import given_options, parse
 
-    given = {word.split("=")[0] for word in words}
+    given = given_options(words)
     if both := [word for word in _NOT_HERE if word in given]:
         raise UsageError(
             f"{both[0]}: leave it out, this command has its own words for model and data, and takes no reward model"
@@ -103,6 +105,13 @@ def refuse_checkpoint(model: str) -> None:
         )
     if not (folder / "config.json").exists():
         raise UsageError(f"{model} is not a model folder: it has no config.json")
+
+
+def weights_of(model: str) -> str:
+    """Changes when the files of a local model change: a run goes on only with the weights that it was begun with."""
+    files = sorted(f for f in Path(model).glob("*") if f.suffix in (".safetensors", ".bin")) if Path(model).is_dir() else []
+    marks = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    return hashlib.sha256(json.dumps(marks or model).encode()).hexdigest()[:16]
 
 
 def prepare(args: SimpleNamespace) -> Subject:

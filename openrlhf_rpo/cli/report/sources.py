@@ -29,11 +29,7 @@ class Source(NamedTuple):
 
 def source(text: str, must_exist: bool = True) -> Source:
     """The source that RUN or NAME=RUN names. Raises UsageError, which says what there is instead."""
-    named = _NAMED.fullmatch(text)
-    name, where = (named[1], named[2]) if named and not os.path.exists(text) else (None, text)
-    inside = os.path.join(where, CHECKPOINTS)
-    if os.path.isfile(os.path.join(inside, CACHE_FILE)) and not os.path.isfile(os.path.join(where, CACHE_FILE)):
-        where = inside
+    name, where = _name_and_place(text)
     url = database_url(where)
     if "://" in where or os.path.isfile(url.removeprefix("sqlite:///")):
         return Source(text, name, cache_place(where), None)
@@ -47,7 +43,21 @@ def source(text: str, must_exist: bool = True) -> Source:
             f"{where}: no path cache ({CACHE_FILE}) and no TensorBoard event files, {there}. Give a run's --ckpt.path, its "
             "cache file or URL; of a plain run (--rpo.enable false) its --logger.tensorboard_dir, which is all it leaves"
         )
-    return Source(text, name, None if events else database_url(where), events)
+    return Source(text, name, None if events else url, events)
+
+
+def url_now(text: str) -> str:
+    """The URL of the cache that RUN or NAME=RUN names, as far as its folders are there; before the run it may be another."""
+    return database_url(_name_and_place(text)[1])
+
+
+def _name_and_place(text: str) -> tuple[str | None, str]:
+    named = _NAMED.fullmatch(text)
+    name, where = (named[1], named[2]) if named and not os.path.exists(text) else (None, text)
+    inside = os.path.join(where, CHECKPOINTS)
+    if os.path.isfile(os.path.join(inside, CACHE_FILE)) and not os.path.isfile(os.path.join(where, CACHE_FILE)):
+        where = inside
+    return name, where
 
 
 def names(sources: Sequence[Source]) -> list[str]:

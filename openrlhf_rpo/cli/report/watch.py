@@ -5,11 +5,12 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from openrlhf_rpo.cache.errors import CacheError
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli.report.sources import names, shown, source
+from openrlhf_rpo.cli.report.sources import names, shown, source, url_now
 from openrlhf_rpo.cli.report.text import decoder, sample_folder, samples_of
 from openrlhf_rpo.exchange.errors import ExchangeError
 from openrlhf_rpo.reports.live import HOST, LiveRun, server
@@ -29,7 +30,7 @@ def watch(args: Namespace) -> int:
             f"{args.runs[0]} holds event files only, as a plain run leaves them: watch it with `tensorboard --logdir "
             f"{one.events}`, or write a report of it"
         )
-    run = live_run(names([one])[0], one.url, args.tokenizer)
+    run = live_run(names([one])[0], one.text, args.tokenizer)
     if PathCache.is_missing(one.url):
         print(f"There is no path cache at {shown(one)} yet: the page shows the run as soon as there is one.", flush=True)
     else:
@@ -54,9 +55,9 @@ def _interrupt(_signal: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def live_run(name: str, url: str, model: str | None) -> LiveRun:
-    """The run as its page is told of it, texts by the tokenizer of ``model`` (default: the run's own)."""
-    folder = sample_folder(url)
+def live_run(name: str, text: str, model: str | None) -> LiveRun:
+    """The run that ``text`` names as its page is told of it, texts by the tokenizer of ``model`` (default: its own)."""
+    find = partial(url_now, text)
 
     def decode_and_note(cache: PathCache) -> tuple[Decode, bool]:
         with _as_cache_errors():
@@ -65,9 +66,9 @@ def live_run(name: str, url: str, model: str | None) -> LiveRun:
 
     def samples(question_id: str, steps: list[int]) -> Samples:
         with _as_cache_errors():
-            return samples_of(folder, question_id, steps)
+            return samples_of(sample_folder(find()), question_id, steps)
 
-    return LiveRun(name, url, decode_and_note, samples)
+    return LiveRun(name, find(), decode_and_note, samples, find)
 
 
 @contextlib.contextmanager

@@ -188,6 +188,32 @@ def test_verify_names_every_damage(filled) -> None:
     assert damages.count("the visit of") == 6
 
 
+def test_a_time_that_became_bytes_is_damage_wherever_it_is_read(filled, reopen) -> None:
+    """One bit of a record's header makes text bytes: SQLite's own check passes it, the column's type raises TypeError."""
+    file, _ = filled
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE steps SET created_at = CAST(created_at AS BLOB) WHERE step = 2")
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+    with pytest.raises(CacheCorrupt, match=f"{file} is damaged: table steps cannot be read to its end"):
+        reopen()
+    with PathCache.open_to_read(f"sqlite:///{file}") as reader:
+        assert "table steps cannot be read to its end" in reader.verify()[0]
+        with pytest.raises(CacheCorrupt, match=f"{file}: a row is damaged"):
+            reader.records()
+
+
+@pytest.mark.parametrize("at_once", [inspection.AT_ONCE, 0])
+def test_an_inspection_that_failed_for_whatever_reason_is_no_pass(filled, reopen, monkeypatch, at_once) -> None:
+    def damages(*_: object, **__: object) -> list[str]:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(inspection, "damages", damages)
+    monkeypatch.setattr(inspection, "AT_ONCE", at_once)
+    with pytest.raises(CacheError, match="could not be read to its end .RuntimeError.*unforeseen"):
+        reopen().wait_until_inspected()
+
+
 def test_the_error_gives_the_command_that_brings_the_copy_back(filled, reopen) -> None:
     file, expected = filled
     copy = file.parent / "_actor" / "global_step4" / file.name

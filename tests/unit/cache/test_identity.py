@@ -202,6 +202,8 @@ def test_a_cache_that_holds_nothing_belongs_to_nobody(url) -> None:
     """A command that was refused after it had opened the cache must not lock out the corrected one."""
     PathCache.open(url, {"data": "d1"}).close()
     with PathCache.open(url, {"data": "d2"}) as cache:
+        assert cache.holds_nothing
         cache.mark_initialised()
+        assert not cache.holds_nothing
     with pytest.raises(CacheMismatch):
         PathCache.open(url, {"data": "d1"})

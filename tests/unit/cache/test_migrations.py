@@ -9,7 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
 
-from openrlhf_rpo.cache import CacheCorrupt, CacheError, CacheNewer, PathCache, migrations
+from openrlhf_rpo.cache import CacheCorrupt, CacheNewer, CacheOlder, PathCache, migrations
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.session import make_engine
 
@@ -53,7 +53,7 @@ def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commi
     cache.close()
     to_first_schema(url)
     assert revision(url) == "0001"
-    with pytest.raises(CacheError, match="has schema revision 0001, this version of openrlhf_rpo reads 0004"):
+    with pytest.raises(CacheOlder, match="has schema revision 0001, this version of openrlhf_rpo reads 0004"):
         PathCache.open_to_read(url)
     with reopen() as upgraded:
         assert upgraded.verify() == []

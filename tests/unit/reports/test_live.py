@@ -9,6 +9,7 @@ import pytest
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.reports.live import HOST, LiveRun, server
+from openrlhf_rpo.types import Path, Question
 
 DOCUMENT = {"title": "r", "runs": []}
 
@@ -58,6 +59,36 @@ def test_a_run_that_is_not_there_yet_is_waited_for(run, tmp_path):
     told = run.news(-1, "")
     assert told["missing"] and not told["trouble"] and "no path cache" in told["state"]
     assert not (tmp_path / "later").exists()
+
+
+def test_a_run_that_takes_the_place_of_another_brings_its_own_questions_and_tokenizer(begin_run, tmp_path):
+    url = begin_run(tmp_path)
+
+    def decoder(cache):
+        tokenizer = cache.fingerprints["tokenizer"]
+        return lambda lists: [tokenizer] * len(lists), False
+
+    run = LiveRun("r", url, decoder, lambda *_: {})
+    told = run.news(-1, "")
+    assert told["names"]["ids"] == ["q0", "q1", "q2"] and run.question("q0")["paths"]
+    (tmp_path / "rpo_cache.db").unlink()
+    with PathCache.open(url, {"data": "other", "tokenizer": "theirs"}) as cache:
+        cache.commit_initial([Path(name, (1, 2), None, "stop", 1.0, 1.0) for name in ("z1", "z2")])
+        cache.mark_initialised()
+        assert run.news(told["after"], told["mark"])["names"]["ids"] == ["z1", "z2"]  # as many paths as there were
+        cache.describe([Question(f"z{i}", "p", "1", text="other") for i in range(3)], "their-model")
+    told = run.news(-1, "")
+    assert told["names"]["texts"] == ["other"] * 3 and told["events"]["paths"]["q"] == [1, 2]
+    assert run.question("z1")["paths"][0]["text"] == "theirs"
+
+
+def test_a_run_that_claims_a_cache_is_shown_with_its_own_questions_once_it_has_described_them(run, tmp_path):
+    run.url = f"sqlite:///{tmp_path}/claimed/rpo_cache.db"
+    for name in ("former", "own"):
+        with PathCache.open(run.url, {"data": name}) as cache:
+            run.news(-1, "")  # between the two the questions are still the former ones
+            cache.describe([Question(name, "p", "1")], "m")
+            assert run.news(-1, "")["names"]["ids"] == [name]
 
 
 def test_a_question_has_its_lineage(run, take_step):

@@ -5,7 +5,18 @@ import json
 import pytest
 from unit.studies.made import made_run, made_step
 
-from openrlhf_rpo.studies.figures import RunFigures, plain_evaluations, plain_steps, read_tensorboard, rpo_steps
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli.demo import report
+from openrlhf_rpo.reports.run import Run
+from openrlhf_rpo.studies.figures import (
+    RunFigures,
+    evaluations_of,
+    plain_evaluations,
+    plain_steps,
+    read_run,
+    read_tensorboard,
+    rpo_steps,
+)
 from openrlhf_rpo.studies.runs import StudyError
 from openrlhf_rpo.types import StepRecord
 
@@ -13,6 +24,7 @@ from openrlhf_rpo.types import StepRecord
 def record(step: int, total: float, generated: float) -> StepRecord:
     metrics = {
         "rpo/tokens_generated_total": total,
+        "rpo/tokens_reused_total": 100.0,
         "rpo/generated_tokens": generated,
         "rpo/prefix_tokens": 60.0,
         "rpo/truncated_rate": 0.25,
@@ -56,8 +68,27 @@ def test_plain_openrlhf_has_the_same_figures_under_the_same_names():
 
 
 def test_accuracy_is_the_mean_of_pass_at_1_over_data_sets():
-    [(step, accuracy, tokens)] = plain_evaluations(PLAIN)
+    [(step, accuracy, tokens)] = evaluations_of(Run("a", "", "plain", [], plain_evaluations(PLAIN)))
     assert (step, accuracy, tokens) == (2, pytest.approx(0.6), 205.0)
+
+
+def test_a_study_the_demo_and_its_picture_say_the_same_accuracy(tmp_path, capsys, monkeypatch):
+    """Of two data sources, before and after one step."""
+    with PathCache.open(f"sqlite:///{tmp_path}/checkpoints/rpo_cache.db", {}) as cache:
+        cache.mark_initialised()
+        cache.commit_step(record(1, 400, 40), [])
+        for step, right in ((0, 0.25), (1, 0.5)):
+            values = {"eval_a_pass1": right, "eval_b_pass1": 0.75, "eval_response_length_mean": 9.0}
+            cache.record_evaluation(step, values)
+    host = {"earlier_attempts": 0, "seconds": 9.0, "load_average": 1.0, "cores": 4}
+    assert read_run(tmp_path, host).evaluations == ((0, 0.5, 9.0), (1, 0.625, 9.0))
+    drawn = []
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, *_, **__: drawn.extend(figure.axes[1].lines[0].get_ydata())
+    )
+    report(tmp_path, "main", 9.0)
+    assert "0.500 before, 0.625 after" in capsys.readouterr().out
+    assert drawn == [0.5, 0.625]
 
 
 def test_a_log_without_steps_says_where_to_look():

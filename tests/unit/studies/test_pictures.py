@@ -1,9 +1,15 @@
 """What the pictures of the training studies show, drawn from runs that are made by hand."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import matplotlib
 import pytest
 from unit.studies.made import made_run, made_step
 
+from openrlhf_rpo.cli.study.command import STUDIES
+from openrlhf_rpo.reports import training_plot
 from openrlhf_rpo.studies import large_to_small, pass_at_n, stability, sweep, tokens, training, training_time
 
 matplotlib.use("Agg")
@@ -22,6 +28,18 @@ def axes():
 
 def points(axis) -> list[list[tuple[float, float]]]:
     return [list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axis.lines]
+
+
+def test_the_colours_are_defined_once_for_all_pictures():
+    files = Path(training_plot.__file__).parents[1].rglob("*.py")
+    assert [file.name for file in files if training_plot.BLUE in file.read_text()] == ["training_plot.py"]
+
+
+def test_every_study_is_there_without_matplotlib():
+    names = [f"openrlhf_rpo.studies.{module}" for module, _ in STUDIES.values()]
+    program = f"import sys, importlib\nsys.modules['matplotlib'] = None\nfor n in {names!r}: importlib.import_module(n)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_bar_a_length_and_one_for_the_full_path(axes):

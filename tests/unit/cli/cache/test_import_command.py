@@ -40,6 +40,7 @@ def training_options(data: File, folder: File) -> list[object]:
     values = {
         "actor.model_name_or_path": model_dir("main"),
         "actor.num_gpus_per_node": 1,
+        "critic.num_gpus_per_node": 1,
         "data.prompt_dataset": data,
         "data.input_key": "question",
         "data.label_key": "answer",

@@ -2,10 +2,12 @@
 
 import json
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.cli.doctor import machine, training
 from openrlhf_rpo.cli.doctor.findings import FAIL, PASS, WARN
 from openrlhf_rpo.cli.main import main
@@ -13,6 +15,7 @@ from openrlhf_rpo.cli.options import build_parser
 from openrlhf_rpo.cli.preflight import load_tokenizer
 from openrlhf_rpo.cli.train_rpo_ray import main as train
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.run_files import cache_url
 from openrlhf_rpo.testbed import model_dir, write_dataset
 from openrlhf_rpo.types import Question
 
@@ -112,25 +115,68 @@ def test_too_little_disk_fails_with_the_sum(tmp_path):
     assert not (tmp_path / "not").exists()
 
 
-def test_the_disk_holds_every_stored_path_and_a_copy_of_the_cache_in_every_checkpoint(parse, usual):
-    """1,000 parameters, 16 questions, 2 steps of 8, paths of 768 tokens, groups of 4; 3 checkpoints, the best, the next."""
+CACHE = 32 * 768 * 4.5  # 16 questions, 2 steps of 8
+CRITIC = {"algo__advantage__estimator": "gae", "critic__num_gpus_per_node": 1}
+
+
+@pytest.fixture
+def needed(parse, usual):
+    """Bytes and their sum: 1,000 parameters, paths of 768 tokens, groups of 4, 3 checkpoints, a critic of 100 if any."""
     from openrlhf_rpo.cli.doctor.memory import ModelShape
     from openrlhf_rpo.cli.doctor.training import disk_needed
 
-    def needed(**changes):
+    def sum_up(**changes):
         args = parse(**usual | {"ckpt__save_steps": 1, "ckpt__max_num": 3} | changes)
         args.ds.param_dtype = "bf16"
-        _, n_bytes, why = disk_needed(ModelShape(1000, 1, 1, 1, 1, 1), args, RPOConfig.from_namespace(args.rpo), 16, 2)
-        return n_bytes, why
+        shape, critic = ModelShape(1000, 1, 1, 1, 1, 1), 100 if args.critic.model_name_or_path else 0
+        return disk_needed(shape, critic, args, RPOConfig.from_namespace(args.rpo), 16, 2)[1:]
 
-    cache = 32 * 768 * 4.5
+    return sum_up
+
+
+def test_the_disk_holds_every_stored_path_and_a_copy_of_the_cache_in_every_checkpoint(needed):
     n_bytes, why = needed()
-    assert n_bytes == 5 * (14_000 + cache) + 2_000 + cache
-    assert "5 checkpoints" in why and "32 paths x 768 tokens x 4.5 bytes" in why
-    assert needed(ckpt__save_steps=-1)[0] == 2_000 + cache
+    assert n_bytes == 4 * (14_000 + CACHE) + 2_000 + CACHE
+    assert "4 checkpoints (--ckpt.max_num, the one that is being written)" in why
+    assert "32 paths x 768 tokens x 4.5 bytes" in why
     assert "x 2.5 bytes" in needed(rpo__cache__log_probs="false")[1]
     assert "48 paths" in needed(rpo__update__rule="right_and_wrong")[1]
     assert "80 paths" in needed(rpo__update__rule="every")[1]
+
+
+def test_the_disk_holds_a_new_checkpoint_beside_those_that_are_kept(needed, usual):
+    evaluated = {"eval__dataset": usual["data__prompt_dataset"], "eval__steps": 1}
+    for changes, kept, which in (
+        (evaluated, 5, "--ckpt.max_num, the best one, the one that is being written"),
+        (evaluated | {"ckpt__save_steps": -1}, 2, "the best one, the one that is being written"),
+        (evaluated | {"ckpt__best_metric_key": "none"}, 4, "--ckpt.max_num, the one that is being written"),
+        (evaluated | {"ckpt__save_steps": -1, "eval__steps": -1}, 0, "none is written"),
+        (evaluated | {"ckpt__disable_ds": True}, 0, "none is written"),
+        ({"ckpt__save_steps": -1}, 0, "none is written"),
+        ({"ckpt__max_num": 0}, 2, "--ckpt.max_num, the one that is being written"),  # the newest one always stays
+    ):
+        n_bytes, why = needed(**changes)
+        assert n_bytes == kept * (14_000 + CACHE) + 2_000 + CACHE
+        assert f"{kept} checkpoints ({which})" in why
+
+
+def test_the_disk_holds_the_critic_the_moving_average_and_every_exported_model(needed, usual):
+    evaluated = {"eval__dataset": usual["data__prompt_dataset"], "eval__steps": 1}
+    assert needed(**CRITIC)[0] == 4 * (15_400 + CACHE) + 2_000 + CACHE
+    assert needed(**CRITIC, critic__save_value_network=True)[0] == 4 * (15_400 + CACHE) + 2_200 + CACHE
+    assert needed(train__enable_ema=True)[0] == 4 * (16_000 + CACHE) + 2_000 + CACHE
+    n_bytes, why = needed(ckpt__save_hf=True, **evaluated)
+    assert n_bytes == 5 * (14_000 + CACHE) + 4 * 2_000 + 2_000 + CACHE
+    assert "4 models of --ckpt.save_hf, which nothing removes" in why
+    assert needed(ckpt__save_hf=True, ckpt__disable_ds=True)[0] == 2 * 2_000 + 2_000 + CACHE
+
+
+def test_a_critic_has_one_output_in_place_of_a_vocabulary(parse, usual):
+    """The testbed's model ties its logits to its embeddings: one output of 128 weights more."""
+    from openrlhf_rpo.cli.doctor.training import critic_parameters
+
+    assert critic_parameters(parse(**usual)) == 0
+    assert critic_parameters(parse(**usual, **CRITIC)) == 598_144 + 128
 
 
 def test_every_option_that_a_remedy_names_exists():
@@ -225,6 +271,30 @@ def test_a_cache_that_holds_steps_fails_unless_the_run_resumes(doctor, parse, us
     assert "1 steps; the run starts at step 0" in found(doctor(ckpt__load_enable=True), "cache", PASS)
     other = write_dataset("main", Path(args.ckpt.path).parent / "other", 12, 4, seed=1)[0]
     assert "a run with another data" in found(doctor(data__prompt_dataset=other), "cache", FAIL)
+
+
+def test_a_cache_of_a_command_that_sampled_nothing_is_open_to_this_one(doctor, parse, usual):
+    url = cache_url(parse(**usual))
+    with PathCache.open(url, {"data": "other"}) as cache:
+        cache.set_options({"actor.adam.lr": "0.5"})
+    assert "0 paths, 0 steps; the run starts at step 0" in found(doctor(), "cache", PASS)
+    with PathCache.open(url) as cache:
+        cache.commit_initial([], 100)
+    assert "a run with another data" in found(doctor(), "cache", FAIL)
+
+
+def test_a_cache_of_an_older_schema_is_no_failure(doctor, parse, usual, commit_steps):
+    args = parse(**usual)
+    commit_steps(args, 1)
+    with sqlite3.connect(cache_url(args).removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    connection.close()
+    importing = {"rpo__init__mode": "import", "rpo__init__source": "/none.jsonl:worked"}
+    document = doctor(ckpt__load_enable=True, **importing)
+    assert document["status"] == PASS
+    said = found(document, "cache", WARN)
+    assert "Resuming its run upgrades it" in said and "Whether it belongs to this run is checked then" in said
+    assert "--ckpt.load_enable to resume that run" in found(doctor(), "cache", WARN)
 
 
 def test_the_source_of_an_initial_cache_is_looked_at(doctor, usual, tmp_path):

@@ -54,7 +54,13 @@ def test_float32_has_no_second_copy_of_the_weights(args):
     options.ds.param_dtype = "fp32"
     terms = bytes_of(memory.training_terms(QWEN_1_5B, options))
     assert (terms["weights"], terms["optimizer"]) == (4 * QWEN_1_5B.parameters, 8 * QWEN_1_5B.parameters // 8)
-    assert memory.checkpoint_bytes(QWEN_1_5B, options) == 16 * QWEN_1_5B.parameters
+    assert memory.checkpoint_bytes(QWEN_1_5B, 0, options) == 16 * QWEN_1_5B.parameters
+
+
+def test_a_checkpoint_holds_a_critic_and_a_moving_average(args):
+    n = QWEN_1_5B.parameters
+    assert memory.checkpoint_bytes(QWEN_1_5B, 100, args()) == 14 * n + 14 * 100
+    assert memory.checkpoint_bytes(QWEN_1_5B, 100, args(train__enable_ema=True)) == 16 * n + 14 * 100
 
 
 def test_keys_and_values_of_a_token_are_28_kib(args):

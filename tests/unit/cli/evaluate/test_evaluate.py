@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from openrlhf_rpo.cli.evaluate.benchmarks import BENCHMARKS, rows
 from openrlhf_rpo.cli.evaluate.session import prepare, training_args
 from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.evaluation.figures import summary
-from openrlhf_rpo.studies.result import StudyResult
+from openrlhf_rpo.studies.result import ResultError, StudyResult
 from openrlhf_rpo.testbed import model_dir, write_dataset
 from openrlhf_rpo.upstream import UsageError
 
@@ -56,6 +57,7 @@ def result(file, scores, settings=SETTINGS, finish=True):
         ([MODEL, "--data", "DATA", "--top-p", "0"], "--top-p 0"),
         ([MODEL, "--data", "DATA", "--rollout.top_p", "0.9"], "--rollout.top_p: leave it out, and use --top-p"),
         ([MODEL, "--data", "DATA", "--eval.dataset", "x"], "--eval.dataset: leave it out"),
+        ([MODEL, "--data", "DATA", "--rollout.temp", "0.9"], "--rollout.temperature: leave it out, and use --temperature"),
         ([MODEL, "--data", "DATA", "--rpo.reward.functionz", "math"], "did you mean --rpo.reward.functions"),
         ([MODEL, "--data", "DATA", "--data.label_key", "solution"], "no column 'solution'"),
         ([MODEL, "--data", "DATA", "--reward.remote_url", "none.py"], "there is no file"),
@@ -108,6 +110,11 @@ def test_a_question_that_comes_twice_is_asked_once(data, tmp_path):
     twice = tmp_path / "twice.jsonl"
     twice.write_text(Path(data).read_text() * 2)
     assert len(prepare(training_args(MODEL, str(twice), [])).questions) == 8
+
+
+def test_a_shortened_option_counts_as_given(data):
+    assert training_args(MODEL, data, ["--data.max_le", "100"]).data.max_len == 100
+    assert training_args(MODEL, data, []).data.max_len is None
 
 
 def test_the_trainer_asks_for_no_devices(data):
@@ -220,6 +227,32 @@ def test_results_of_other_judges_are_not_compared(tmp_path, capsys):
     ]
     assert main(["eval", "--compare", *files]) == 2
     assert "judge is None in one and lighteval 0.13.0 in the other" in capsys.readouterr().err
+
+
+@pytest.fixture
+def open_again(data, tmp_path):
+    """Open the result of an evaluation with these training options."""
+    args = Namespace(out=tmp_path, samples=1, repeats=1, temperature=1.0, top_p=1.0, max_tokens=None, lighteval=None)
+    return lambda *words: sample.open_result(args, prepare(training_args(MODEL, data, words)), data)
+
+
+def test_an_evaluation_does_not_go_on_under_a_reward_file_that_was_edited(open_again, tmp_path):
+    reward = tmp_path / "reward.py"
+    reward.write_text("def reward_func(queries, prompts, labels): return {'rewards': 1.0}")
+    open_again("--reward.remote_url", str(reward)).add("q", {})
+    assert open_again("--reward.remote_url", str(reward)).parts == {"q": {}}
+    reward.write_text(reward.read_text().replace("1.0", "0.0"))
+    with pytest.raises(ResultError, match="setting reward_content is .*reward.py"):
+        open_again("--reward.remote_url", str(reward))
+
+
+def test_results_of_another_content_of_the_reward_file_are_not_compared(tmp_path, capsys):
+    files = [
+        result(tmp_path / f"{content}.json", {"a": [0]}, SETTINGS | {"reward_content": {"r.py": content}})
+        for content in ("12ab", "34cd")
+    ]
+    assert main(["eval", "--compare", *files]) == 2
+    assert "reward_content is {'r.py': '12ab'} in one and {'r.py': '34cd'} in the other" in capsys.readouterr().err
 
 
 def test_an_unfinished_result_names_the_command_that_goes_on(tmp_path, capsys):

@@ -218,6 +218,28 @@ def test_a_page_is_told_why_a_question_cannot_be_shown(run):
     assert answer.value.code == 503 and "step_00000003.parquet cannot be read" in answer.value.read().decode()
 
 
+@pytest.mark.parametrize(
+    ("watched", "above"), [("new/checkpoints", "new"), ("new", "new"), ("name=new", "new"), ("new=1", "new=1")]
+)
+def test_a_run_whose_folder_is_not_there_yet_is_shown_once_it_begins(tmp_path, monkeypatch, watched, above):
+    monkeypatch.chdir(tmp_path)
+    one = source(watched, must_exist=False)
+    live = watch.live_run(names([one])[0], one.text, None)
+    folder = tmp_path / above / "checkpoints"
+    for make in (lambda: None, folder.parent.mkdir, folder.mkdir):
+        make()
+        told = live.news(-1, "")
+        assert told["missing"] and not told["trouble"] and "Waiting for the run" in told["state"]
+    make_run(folder)
+    assert live.news(-1, "")["steps"] == [1, 2] and live.where == str(folder / "rpo_cache.db")
+    (folder / FOLDER).mkdir()
+    (folder / FOLDER / "step_00000003.parquet").write_bytes(b"cut short")
+    with PathCache.open(f"sqlite:///{folder}/rpo_cache.db") as cache:
+        cache.commit_step(StepRecord(3, 0, 3, {}), [CacheDecision(None, Visit("aa", 3, 0, 0, 3, 4, 1, "best"))])
+    with pytest.raises(CacheError, match="step_00000003.parquet cannot be read"):  # samples are looked for there, too
+        live.question("aa")
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_watch_serves_a_run_until_it_is_interrupted(run, begun):
     if not begun:
