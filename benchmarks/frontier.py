@@ -127,6 +127,7 @@ RULES = [
     replace(RPO, name="adaptive", options=ADAPTIVE),
     replace(RPO, name="tree", options=TREE),
     replace(RPO, name="tree_segment", options=(*TREE, *SEGMENT)),
+    replace(RPO, name="tree_averaged", options=(*TREE, *SEGMENT, *AVERAGED)),
     replace(RPO, name="failure", options=FAILURE),
     replace(RPO, name="pivot", options=PIVOT),
     replace(RPO, name="expert", options=EXPERT),
