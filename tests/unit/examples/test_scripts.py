@@ -57,6 +57,7 @@ def on_the_testbed(words: list[str], testbed: Path) -> list[str]:
     """The command with what it would fetch replaced, on the device that it is for."""
     instead = {
         "--actor.model_name_or_path": testbed / "model",
+        "--critic.model_name_or_path": testbed / "model",
         "--data.prompt_dataset": testbed / "train.jsonl",
         "--data.input_key": "question",
         "--data.label_key": "answer",

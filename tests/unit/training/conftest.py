@@ -15,6 +15,7 @@ def parsed():
         values = {
             "actor.model_name_or_path": "model",
             "actor.num_gpus_per_node": 1,
+            "critic.num_gpus_per_node": 1,
             "rpo.reward.functions": "math",
             "algo.advantage.estimator": "group_norm",
             "algo.kl.init_coef": 0,
