@@ -113,6 +113,7 @@ CLOSE = (("rpo.replay.share", 0.9), ("rpo.cut.max", "ratio:0.25"))
 FALLING = (("actor.lr_scheduler", "cosine_with_min_lr"), ("actor.lr_warmup_ratio", 0))
 # The moving average of the weights, over about five steps, is what is saved and measured at the end.
 AVERAGED = (("train.enable_ema", ""), ("train.ema_beta", 0.8))
+FRESHER = (("rpo.replay.share", 0.75), ("rpo.cut.max_reuses", 3))  # what the preset had before
 SHORT = [
     replace(RPO, name="history", steps=16, options=HISTORY),
     replace(RPO, name="history_averaged", steps=16, options=(*HISTORY, *AVERAGED)),
@@ -132,8 +133,10 @@ RULES = [
     replace(RPO, name="pivot", options=PIVOT),
     replace(RPO, name="expert", options=EXPERT),
     replace(RPO, name="bare", options=BARE),
-    Arm("verify", 48, 1e-4, options=VERIFY),
-    Arm("verify_bare", 40, 3e-4, options=(*VERIFY, *BARE)),
+    Arm("verify", 48, 1e-4, options=(*VERIFY, *FRESHER)),
+    Arm("verify_averaged", 32, 3e-4, options=(*VERIFY, *AVERAGED)),
+    Arm("verify_short", 16, 3e-4, options=(*VERIFY, AVERAGED[0], ("train.ema_beta", 0.7))),
+    Arm("verify_bare", 40, 3e-4, options=(*VERIFY, *FRESHER, *BARE)),
 ]
 PLAIN_ARMS = {"main": replace(GRPO, questions=16, steps=16), "hard": GRPO}
 ARMS = {
@@ -161,7 +164,7 @@ TRIED = [
     *(replace(RPO, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     *(replace(RPO, lr=lr, questions=8, samples=8, steps=32) for lr in (2e-4, 3e-4)),
     *(replace(rule, lr=lr) for rule in (HALF, *RULES[:5]) for lr in (2e-4, 3e-4)),
-    *(replace(RULES[-2], lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
+    *(replace(RULES[-4], lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     *(replace(RPO, name=n, lr=lr, options=o) for n, o in BASELINES.items() for lr in (1e-4, 2e-4, 3e-4)),
     replace(RULES[-1], lr=1e-4),
     *(

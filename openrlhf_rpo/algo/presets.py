@@ -2,7 +2,7 @@
 
 - ``paper``: every literal choice of the RPO paper at once, for reproduction.
 - ``verify``: verified reuse, after SPEC-RL (arXiv 2509.23232): every sample's own last path is a draft for the next one,
-  a question is replayed at most three times in a row, a quarter of each batch is fresh.
+  a question is replayed at most six times in a row, 15 % of each batch are fresh.
 - ``grpo`` (DeepSeekMath, section 4.1): group-normalized advantages, clip 0.2, every sequence weighs the same, KL as a
   loss with the k3 estimator.
 - ``dapo`` (DAPO, section 3): clip 0.2/0.28, token mean, no KL, dynamic sampling, soft overlong penalty.
@@ -29,9 +29,9 @@ RPO_PAPER: dict[str, object] = {
 
 RPO_VERIFY: dict[str, object] = {
     "rpo.init.mode": "progressive",
-    "rpo.replay.share": 0.75,
+    "rpo.replay.share": 0.85,
     "rpo.cut.rule": "verify",
-    "rpo.cut.max_reuses": 3,
+    "rpo.cut.max_reuses": 6,
     "rpo.budget.rule": "remaining",
     "rpo.prefix_loss.mode": "include",
     "rpo.update.rule": "every",

@@ -361,7 +361,7 @@ def test_a_job_reads_from_the_copy_that_every_node_has(parse, submitted):
 def test_verify_is_one_preset(parse):
     args = parse(rpo__preset="verify,grpo")
     assert (args.rpo.cut.rule, args.rpo.update.rule, args.rpo.prefix_loss.mode) == ("verify", "every", "include")
-    assert args.rpo.cut.max_reuses == 3
+    assert args.rpo.cut.max_reuses == 6
 
 
 @pytest.mark.parametrize("changes", [{"rollout__temperature": "0.7"}, {"rollout__top_p": "0.9"}])
