@@ -121,6 +121,8 @@ SHORT = [
     replace(RPO, name="close_averaged", options=(*HISTORY, *CLOSE, UNCERTAIN[0], *AVERAGED)),
     replace(RPO, name="rpo_averaged", options=AVERAGED),
 ]
+VERIFIED = Arm("verify", 48, 1e-4, options=(*VERIFY, *FRESHER))
+VERIFIED_BARE = Arm("verify_bare", 40, 3e-4, options=(*VERIFY, *FRESHER, *BARE))
 RULES = [
     replace(RPO, name="by_step", options=BY_STEP),
     replace(RPO, name="rpo_full", options=(("rpo.cut.max", "ratio:1"),)),
@@ -133,10 +135,10 @@ RULES = [
     replace(RPO, name="pivot", options=PIVOT),
     replace(RPO, name="expert", options=EXPERT),
     replace(RPO, name="bare", options=BARE),
-    Arm("verify", 48, 1e-4, options=(*VERIFY, *FRESHER)),
+    VERIFIED,
     Arm("verify_averaged", 32, 3e-4, options=(*VERIFY, *AVERAGED)),
     Arm("verify_short", 16, 3e-4, options=(*VERIFY, AVERAGED[0], ("train.ema_beta", 0.7))),
-    Arm("verify_bare", 40, 3e-4, options=(*VERIFY, *FRESHER, *BARE)),
+    VERIFIED_BARE,
 ]
 PLAIN_ARMS = {"main": replace(GRPO, questions=16, steps=16), "hard": GRPO}
 ARMS = {
@@ -164,9 +166,9 @@ TRIED = [
     *(replace(RPO, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     *(replace(RPO, lr=lr, questions=8, samples=8, steps=32) for lr in (2e-4, 3e-4)),
     *(replace(rule, lr=lr) for rule in (HALF, *RULES[:5]) for lr in (2e-4, 3e-4)),
-    *(replace(RULES[-4], lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
+    *(replace(VERIFIED, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
     *(replace(RPO, name=n, lr=lr, options=o) for n, o in BASELINES.items() for lr in (1e-4, 2e-4, 3e-4)),
-    replace(RULES[-1], lr=1e-4),
+    replace(VERIFIED_BARE, lr=1e-4),
     *(
         replace(arm, name=f"{arm.name}_cosine", lr=lr, options=(*arm.options, *COSINE))
         for arm in (replace(GRPO, questions=16, steps=16), RPO, RULES[2])

@@ -65,7 +65,7 @@ def changed_options(stored: dict[str, str], now: dict[str, str]) -> list[str]:
     """One phrase a difference. An option that one side does not know came or went with a version of the packages."""
     return [
         f"{name if ' ' in name else f'--{name}'} was {stored[name]}, now {now[name]}"
-        for name in sorted(stored.keys() & now.keys() - {EPISODES})
+        for name in sorted(stored.keys() & now.keys() - {EPISODES, PROCESSES})
         if stored[name] != now[name]
     ]
 

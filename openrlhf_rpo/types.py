@@ -69,7 +69,9 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A token whose successor is drawn with its probability, exp(``log_prob``), times ``weight``, 0 <= weight < 1."""
+    """A stored token that was turned down: where another is drawn instead, its probability, exp(``log_prob``), counts
+    ``weight`` times, 0 <= weight < 1.
+    """
 
     token_id: int
     log_prob: float

@@ -69,15 +69,14 @@ def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, 
     """
     if not stored:  # nothing is sampled yet, or the cache is of a version that kept no options
         return
-    changes = changed_options(stored, now)
-    split = [change for change in changes if change.startswith(PROCESSES)]
-    if split and tag is not None:
+    before, after = stored.get(PROCESSES), now.get(PROCESSES)
+    if tag is not None and None not in (before, after) and before != after:
         raise UsageError(
-            f"the {split[0]}: DeepSpeed loads an optimizer's states into as many processes as wrote them. Give the former "
-            "--actor.num_nodes x --actor.num_gpus_per_node (and --critic...), or convert the checkpoint with "
-            "DeepSpeed's ds_to_universal and add --ds.use_universal_ckpt"
+            f"the {PROCESSES} was {before}, now {after}: DeepSpeed loads an optimizer's states into as many processes as "
+            "wrote them. Give the former --actor.num_nodes x --actor.num_gpus_per_node (and --critic...), or convert "
+            "the checkpoint with DeepSpeed's ds_to_universal and add --ds.use_universal_ckpt"
         )
-    changes = [change for change in changes if change not in split]
+    changes = changed_options(stored, now)
     if changes and not args.rpo.allow_changed_options:
         raise UsageError(
             f"the run in {cache_name(args)} was started with other options, and would not go on as it was: "

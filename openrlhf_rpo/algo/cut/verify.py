@@ -55,7 +55,7 @@ def accepted(then: tuple[float, ...], now: tuple[float, ...], lenience: float, g
 
 
 def rejected(path: Path, kept: int, now: tuple[float, ...], options: CutOptions) -> Rejected | None:
-    """The token after the ``kept`` ones, and its weight in the draw of its successor; None where it is drawn from p.
+    """The token after the ``kept`` ones, and its weight where another is drawn instead; None: that one is drawn from p.
 
     ``now`` are the log-probs p of all tokens of the path.
     """
@@ -66,7 +66,7 @@ def rejected(path: Path, kept: int, now: tuple[float, ...], options: CutOptions)
 
 
 def residual_weight(q: float, p: float, lenience: float) -> float:
-    """What a rejected token counts in the draw of its successor, as a share of its probability; ``q`` and ``p`` are logs."""
+    """What a rejected token counts where another is drawn instead, as a share of its probability; ``q``, ``p`` are logs."""
     if not p < 0:  # nothing else can come, or not a number
         return 1.0
     others = min(math.expm1(min(q, 0.0)) / math.expm1(p), lenience)

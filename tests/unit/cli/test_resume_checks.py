@@ -141,26 +141,25 @@ def test_a_reward_file_is_compared_by_what_it_says(begun, run, tmp_path):
         resume(run, **reward("a.py", 0.5))
 
 
-def test_a_rule_of_the_users_own_is_compared_by_what_it_says(begun, run, tmp_path):
-    def rule(folder, share):
-        file = tmp_path / folder / "rules.py"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(f"def cut(context):\n    return (len(context.path) // {share},) * context.n_samples\n")
-        return {"rpo__cut__rule": f"{file}:cut"}
-
-    begun(1, **rule("a", 4))
-    resume(run, **rule("moved", 4))
-    with pytest.raises(UsageError, match="content of the file of --rpo.cut.rule was"):
-        resume(run, **rule("a", 5))
-
-
-def test_rules_in_two_files_of_one_name_are_both_compared(begun, run, tmp_path):
-    def rule(folder, share):
+@pytest.fixture
+def rule(tmp_path):
+    def write(folder, share):
         file = tmp_path / folder / "rules.py"
         file.parent.mkdir(exist_ok=True)
         file.write_text(f"def cut(context):\n    return (len(context.path) // {share},) * context.n_samples\n")
         return f"{file}:cut"
 
+    return write
+
+
+def test_a_rule_of_the_users_own_is_compared_by_what_it_says(begun, run, rule):
+    begun(1, rpo__cut__rule=rule("a", 4))
+    resume(run, rpo__cut__rule=rule("moved", 4))
+    with pytest.raises(UsageError, match="content of the file of --rpo.cut.rule was"):
+        resume(run, rpo__cut__rule=rule("a", 5))
+
+
+def test_rules_in_two_files_of_one_name_are_both_compared(begun, run, rule):
     begun(1, rpo__cut__rule=rule("a", 4), rpo__cut__after_all_right=rule("b", 4))
     with pytest.raises(UsageError, match="content of the file of --rpo.cut.rule was"):
         resume(run, rpo__cut__rule=rule("a", 5), rpo__cut__after_all_right=rule("b", 4))
