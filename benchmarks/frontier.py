@@ -93,9 +93,10 @@ ADAPTIVE = (("rpo.cut.rule", "adaptive"), ("rpo.cut.max", "ratio:1"))
 GRPO = Arm("grpo", 32, 3e-4, options=PLAIN)
 CAPPED = Arm("grpo_capped", 16, 3e-4, options=(*PLAIN, ("rollout.max_new_tokens", 112)))
 PAPER = Arm("paper", 32, 3e-5, options=(("rpo.preset", "paper"),))
-RPO = Arm("rpo", 24, 3e-4, questions=16)
+CUT = (("rpo.cut.rule", "uniform"),)  # the paper's rule; of an option that an arm has twice the later counts
+RPO = Arm("rpo", 24, 3e-4, questions=16, options=CUT)
 # The other rules, in RPO's shape and at its learning rate, but for verified reuse, which trains on whole paths like GRPO.
-VERIFY = (("rpo.preset", "verify"),)
+VERIFY = (("rpo.cut.rule", "verify"),)
 TREE = (("rpo.cut.rule", "tree"), ("rpo.cut.max", "ratio:1"), ("rpo.advantage.baseline", "depth"))
 BARE = (("rpo.cut.after_all_right", "bare"),)
 BY_STEP = (("rpo.replay.by", "step"),)
@@ -113,31 +114,45 @@ CLOSE = (("rpo.replay.share", 0.9), ("rpo.cut.max", "ratio:0.25"))
 FALLING = (("actor.lr_scheduler", "cosine_with_min_lr"), ("actor.lr_warmup_ratio", 0))
 # The moving average of the weights, over about five steps, is what is saved and measured at the end.
 AVERAGED = (("train.enable_ema", ""), ("train.ema_beta", 0.8))
-FRESHER = (("rpo.replay.share", 0.75), ("rpo.cut.max_reuses", 3))  # what the preset had before
+BRIEFLY = (AVERAGED[0], ("train.ema_beta", 0.7))  # over about three steps
+STORED = (("rpo.replay.share", 0.92), ("rpo.cut.max_reuses", 12))  # one bare question in a batch of 16
+RAFT = (REINFORCE, ("rpo.advantage.baseline", "zero"))
+FULL = (("rpo.cut.fresh_share", 1), ("rpo.replay.share", 0))  # plain sampling, in our trainer
+FRESHER = (("rpo.replay.share", 0.75), ("rpo.cut.max_reuses", 3))  # what verified reuse had before
+
+
+def like_rpo(name: str, *options: tuple[str, object], steps: int = RPO.steps) -> Arm:
+    """RPO's arm with further options."""
+    return replace(RPO, name=name, steps=steps, options=(*RPO.options, *options))
+
+
 SHORT = [
-    replace(RPO, name="history", steps=16, options=HISTORY),
-    replace(RPO, name="history_averaged", steps=16, options=(*HISTORY, *AVERAGED)),
-    replace(RPO, name="history_close", steps=16, options=(*HISTORY, *CLOSE, *FALLING, UNCERTAIN[0])),
-    replace(RPO, name="close_averaged", options=(*HISTORY, *CLOSE, UNCERTAIN[0], *AVERAGED)),
-    replace(RPO, name="rpo_averaged", options=AVERAGED),
+    like_rpo("history", *HISTORY, steps=16),
+    like_rpo("history_averaged", *HISTORY, *AVERAGED, steps=16),
+    like_rpo("history_close", *HISTORY, *CLOSE, *FALLING, UNCERTAIN[0], steps=16),
+    like_rpo("close_averaged", *HISTORY, *CLOSE, UNCERTAIN[0], *AVERAGED),
+    like_rpo("rpo_averaged", *AVERAGED),
 ]
 VERIFIED = Arm("verify", 48, 1e-4, options=(*VERIFY, *FRESHER))
+VERIFIED_RAFT = Arm("verify_raft_32", 32, 3e-4, options=(*VERIFY, *RAFT, *AVERAGED))
 VERIFIED_BARE = Arm("verify_bare", 40, 3e-4, options=(*VERIFY, *FRESHER, *BARE))
 RULES = [
-    replace(RPO, name="by_step", options=BY_STEP),
-    replace(RPO, name="rpo_full", options=(("rpo.cut.max", "ratio:1"),)),
-    replace(RPO, name="uncertain", options=UNCERTAIN),
-    replace(RPO, name="adaptive", options=ADAPTIVE),
-    replace(RPO, name="tree", options=TREE),
-    replace(RPO, name="tree_segment", options=(*TREE, *SEGMENT)),
-    replace(RPO, name="tree_averaged", options=(*TREE, *SEGMENT, *AVERAGED)),
-    replace(RPO, name="failure", options=FAILURE),
-    replace(RPO, name="pivot", options=PIVOT),
-    replace(RPO, name="expert", options=EXPERT),
-    replace(RPO, name="bare", options=BARE),
+    like_rpo("by_step", *BY_STEP),
+    like_rpo("rpo_full", ("rpo.cut.max", "ratio:1")),
+    like_rpo("uncertain", *UNCERTAIN),
+    like_rpo("adaptive", *ADAPTIVE),
+    like_rpo("tree", *TREE),
+    like_rpo("tree_segment", *TREE, *SEGMENT),
+    like_rpo("failure", *FAILURE),
+    like_rpo("pivot", *PIVOT),
+    like_rpo("expert", *EXPERT),
+    like_rpo("bare", *BARE),
     VERIFIED,
     Arm("verify_averaged", 32, 3e-4, options=(*VERIFY, *AVERAGED)),
-    Arm("verify_short", 16, 3e-4, options=(*VERIFY, AVERAGED[0], ("train.ema_beta", 0.7))),
+    Arm("verify_short", 16, 3e-4, options=(*VERIFY, *BRIEFLY)),
+    Arm("verify_raft", 10, 5e-4, questions=16, options=(*VERIFY, *RAFT, *STORED, AVERAGED[0], ("train.ema_beta", 0.6))),
+    VERIFIED_RAFT,
+    like_rpo("rpo_raft", *RAFT, *AVERAGED),
     VERIFIED_BARE,
 ]
 PLAIN_ARMS = {"main": replace(GRPO, questions=16, steps=16), "hard": GRPO}
@@ -145,9 +160,10 @@ ARMS = {
     level: [
         plain,
         replace(plain, name="grpo_averaged", options=(*PLAIN, *AVERAGED)),
+        replace(plain, name="raft", options=(*FULL, *RAFT, *AVERAGED)),
         *(CAPPED, PAPER, RPO, *SHORT, *RULES),
         # Whether what was learned stays.
-        *(replace(arm, name=f"{arm.name}_long", steps=64) for arm in (plain, RPO, SHORT[1])),
+        *(replace(arm, name=f"{arm.name}_long", steps=64) for arm in (plain, RPO, SHORT[1], VERIFIED_RAFT)),
     ]
     for level, plain in PLAIN_ARMS.items()
 }
@@ -155,7 +171,7 @@ BASELINES = {
     "depth_baseline": (REINFORCE, ("rpo.advantage.baseline", "depth")),
     "history_baseline": HISTORY,
 }
-HALF = replace(RPO, name="half_bare", options=(("rpo.replay.share", 0.5),))
+HALF = like_rpo("half_bare", ("rpo.replay.share", 0.5))
 COSINE = (("actor.lr_scheduler", "cosine_with_min_lr"),)
 # Learning rates and batch shapes around them.
 TRIED = [
@@ -167,7 +183,7 @@ TRIED = [
     *(replace(RPO, lr=lr, questions=8, samples=8, steps=32) for lr in (2e-4, 3e-4)),
     *(replace(rule, lr=lr) for rule in (HALF, *RULES[:5]) for lr in (2e-4, 3e-4)),
     *(replace(VERIFIED, lr=lr) for lr in (1e-4, 2e-4, 3e-4)),
-    *(replace(RPO, name=n, lr=lr, options=o) for n, o in BASELINES.items() for lr in (1e-4, 2e-4, 3e-4)),
+    *(replace(like_rpo(n, *o), lr=lr) for n, o in BASELINES.items() for lr in (1e-4, 2e-4, 3e-4)),
     replace(VERIFIED_BARE, lr=1e-4),
     *(
         replace(arm, name=f"{arm.name}_cosine", lr=lr, options=(*arm.options, *COSINE))
@@ -179,7 +195,10 @@ TRIED = [
 
 def command(run: Run, folder: Path, evaluations: int) -> list[str]:
     arm = run.arm
+    episodes = -(-arm.steps * arm.questions // N_TRAIN)
     train, held_out = write_dataset(run.level, folder / "data", N_TRAIN, N_HELDOUT, seed=0)
+    questions = train.read_text().splitlines(keepends=True)[: arm.steps * arm.questions // episodes]
+    train.write_text("".join(questions))  # as many as fit the steps
     write_solutions(train)
     options = {
         **BASE,
@@ -190,7 +209,7 @@ def command(run: Run, folder: Path, evaluations: int) -> list[str]:
         "rollout.batch_size": arm.questions,
         "rollout.n_samples_per_prompt": arm.samples,
         "train.batch_size": arm.questions * arm.samples,
-        "train.num_episodes": arm.steps * arm.questions // N_TRAIN,
+        "train.num_episodes": episodes,
         "actor.adam.lr": arm.lr,
         "train.seed": run.seed,
         "ckpt.path": folder / "checkpoints",

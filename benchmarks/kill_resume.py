@@ -46,6 +46,7 @@ BASE = {
     "eval.temperature": 1.0,
     "eval.n_samples_per_prompt": 2,
     "rpo.reward.functions": "math",
+    "rpo.cut.rule": "uniform",
     "algo.advantage.estimator": "group_norm",
     "algo.kl.init_coef": 0,
     "rollout.batch_size": 4,
@@ -72,7 +73,7 @@ CONFIGURATIONS = {
         "rpo.replay.share": 0.5,
     },
     # Several paths a question, each scored by the engine before it is cut.
-    "verify": {"rpo.preset": "verify", "rpo.replay.share": 0.5},
+    "verify": {"rpo.cut.rule": "verify", "rpo.replay.share": 0.5},
     # What OpenRLHF's checkpoints leave out or write apart: the moving average, the critic, the adaptive KL coefficient.
     "critic": {
         "algo.advantage.estimator": "gae",

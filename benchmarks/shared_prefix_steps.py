@@ -36,7 +36,7 @@ ARMS = {
     "rpo, shared": {"rpo.shared_prefix": "on"},
 }
 RPO = {"rpo.init.mode": "bulk", "rpo.init.max_tries": 1, "rpo.update.admit": "any", "rpo.update.on_all_wrong": "keep"}
-RPO |= {"rpo.replay.share": 0, "rpo.cut.max": "ratio:0.4"}
+RPO |= {"rpo.replay.share": 0, "rpo.cut.rule": "uniform", "rpo.cut.max": "ratio:0.4"}
 PHASES = {
     "openrlhf": {"log_probs": "timing/make_experience", "train": "timing/ppo_train"},
     "rpo": {"log_probs": "timing/log_probs", "train": "timing/train", "rollout": "timing/rollout"},

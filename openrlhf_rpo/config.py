@@ -15,9 +15,15 @@ class OptionError(ValueError):
     """An option has a value that cannot work; the message names the option, the value and what to do."""
 
 
-def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """A dataclass field that is also a command line option."""
-    return field(default=default, metadata={"help": help, "choices": choices})
+_SAME = object()
+
+
+def option(default: Any, help: str, choices: tuple[str, ...] = (), otherwise: Any = _SAME) -> Any:
+    """A dataclass field that is also a command line option.
+
+    ``otherwise``: its default where another cut rule than ``verify`` is chosen.
+    """
+    return field(default=default, metadata={"help": help, "choices": choices, "otherwise": otherwise})
 
 
 def _need(condition: object, name: str, value: object, rule: str) -> None:
@@ -66,9 +72,10 @@ class ReplayOptions:
     """Which questions a step visits (where a cached path is cut is another matter)."""
 
     share: float = option(
-        0.75,
+        0.85,
         "share of a batch that replays cached paths, least recently visited first; the rest comes from the data in order "
         "and starts from the bare question. 0: data order alone, replaying what is cached (the paper)",
+        otherwise=0.75,
     )
 
     by: str = option(
@@ -82,13 +89,14 @@ class ReplayOptions:
         _need(0 <= self.share < 1, "replay.share", self.share, "at least 0 and below 1")
 
 
+VERIFY = "verify"
 CUT_RULES = {
     "uniform": "m ~ U{0..L}, both ends included (the paper)",
     "uncertain": "1..L, in proportion to how unsure the policy was of the token at the cut",
     "adaptive": "1..L, so far back that about a share of cut.target succeeds",
     "tree": "samples of a group start at cut.depths depths of the path, spread over 1..L",
     "bare": "everything, the bare question: for cut.after_all_right",
-    "verify": "the current policy accepts each sample's own stored path up to a token (needs update.rule every)",
+    "verify": "the current policy accepts each sample's own stored path up to a token",
     "failure": "uniform, of a wrong path (needs update.rule right_and_wrong)",
     "pivot": "of a wrong path, too, deep in it but not past what can be saved",
     "expert": "uniform, of the path that --rpo.init.mode import took",
@@ -113,7 +121,11 @@ def _need_rule(name: str, value: str | None, lines: dict[str, str]) -> None:
 class CutOptions:
     """Where the cached path is cut (paper section 3.2, equations 3 and 4)."""
 
-    rule: str = option("uniform", _rules(CUT_RULES))
+    rule: str = option(
+        "verify",
+        _rules(CUT_RULES) + ". Where it is not given: uniform with --rpo.init.mode bulk or import, which fill one place a "
+        "question, with another --rollout.temperature or top_p than 1, and without stored log-probs",
+    )
     after_all_right: str | None = option(None, "the rule after a group that was all right (default: cut.rule)")
     after_all_wrong: str | None = option(
         None, "the rule after a group that was all wrong; needs update.on_all_wrong keep (default: cut.rule)"
@@ -124,7 +136,7 @@ class CutOptions:
     target: float = option(0.5, "adaptive: share of a group's samples that should succeed")
     lenience: float = option(1.0, "verify: how readily a stored token is accepted; 1: as speculative decoding does")
     depths: int = option(2, "tree: how many depths, n_samples_per_prompt a multiple of it")
-    max_reuses: int | None = option(None, "a question starts bare after this many replays in a row (default: never)")
+    max_reuses: int = option(6, "a question starts bare after this many replays in a row; 0: never", otherwise=0)
     scope: str = option("group", "one cut for the group (shared prefix) or one for each sample", ("group", "sample"))
     fresh_share: float = option(0.0, "share of replayed groups that start from the bare question all the same")
 
@@ -136,7 +148,7 @@ class CutOptions:
         _need(0 < self.target < 1, "cut.target", self.target, "above 0 and below 1")
         _need(0 <= self.lenience < math.inf, "cut.lenience", self.lenience, "0 or more")
         _need(self.depths >= 1, "cut.depths", self.depths, "at least 1")
-        _need(self.max_reuses is None or self.max_reuses >= 1, "cut.max_reuses", self.max_reuses, "at least 1")
+        _need(self.max_reuses >= 0, "cut.max_reuses", self.max_reuses, "0 or more")
         _need(0 <= self.fresh_share <= 1, "cut.fresh_share", self.fresh_share, "a share between 0 and 1")
 
     @property
@@ -198,8 +210,9 @@ class AdvantageOptions:
         "what is taken from each reward before the estimator sees it; depth: the mean of the other samples that start at "
         "the same depth, so that a sample is compared with those that had its chance; history: that mean with the chance "
         "that the question's earlier visits give to this cut, so that groups that agree teach, too (needs an estimator that "
-        "does not center by group: reinforce)",
-        ("none", "depth", "history"),
+        "does not center by group: reinforce); zero: nothing, and the estimator takes nothing either, so that the right "
+        "samples of every group teach and wrong ones, with a reward of 0, say nothing (RAFT)",
+        ("none", "depth", "history", "zero"),
     )
     weight: str = option(
         "response",
@@ -217,11 +230,12 @@ class PrefixLossOptions:
     """What the prefix tokens do in the loss (spec section 5)."""
 
     mode: str = option(
-        "mask",
+        "include",
         "mask: only response tokens carry loss; include: the whole path (the paper); "
         "weighted: prefix tokens weighted by min(cap, pi_theta / mu); segment: where samples start at several depths of one "
         "path (cut.rule tree), what lies between two of them, credited with the difference of their mean rewards",
         ("mask", "include", "weighted", "segment"),
+        otherwise="mask",
     )
     cap: float = option(1.0, "weighted: c, the largest weight of a prefix token (paper appendix C)")
 
@@ -247,7 +261,7 @@ class UpdateOptions:
     """What enters the cache after a step (paper section 3.3)."""
 
     enable: bool = option(True, "false keeps the initial cache, C(0)")
-    rule: str = option("epsilon_greedy", _rules(UPDATE_RULES))
+    rule: str = option("every", _rules(UPDATE_RULES), otherwise="epsilon_greedy")
     epsilon: float = option(0.1, "probability that the best sample is cached, else another one; the paper's best: 0.1")
     admit: str = option("rewarded", "only rewarded samples may enter, or any (the paper's equation)", ("rewarded", "any"))
     on_all_wrong: str = option(
@@ -341,8 +355,7 @@ class RPOConfig:
     enable: bool = option(True, "false: plain OpenRLHF, same command line")
     preset: str | None = option(
         None,
-        "comma separated: paper (its literal choices), verify (verified reuse), grpo, dapo (estimator, clipping, KL); "
-        "flags given by hand win",
+        "comma separated: paper (its literal choices), grpo, raft, dapo (estimator, clipping, KL); flags given by hand win",
     )
     device: str = option("auto", "auto: CUDA if Ray has GPUs, else the CPU platform layer", ("auto", "cpu", "cuda"))
     trust_remote_code: bool = option(
@@ -405,7 +418,7 @@ class RPOConfig:
             if rule in rules and self.update.rule != update and self.update.rule in UPDATE_RULES:
                 raise OptionError(
                     f"--rpo.cut.rule {rule} cuts paths that --rpo.update.rule {self.update.rule} does not keep: "
-                    f"add --rpo.update.rule {update}" + (" (or use --rpo.preset verify)" if rule == "verify" else "")
+                    f"add --rpo.update.rule {update}" + (", or another cut rule" if rule == VERIFY else "")
                 )
         if self.cut.after_all_wrong is not None and self.update.on_all_wrong == "reset":
             raise OptionError(
@@ -414,8 +427,8 @@ class RPOConfig:
             )
         if "expert" in rules and self.update.rule == "every":
             raise OptionError(
-                "--rpo.cut.rule expert and --rpo.update.rule every (--rpo.preset verify) keep their paths in the same "
-                "places: the imported ones would be overwritten. Use another of the two"
+                "--rpo.cut.rule expert and --rpo.update.rule every keep their paths in the same places: the imported ones "
+                "would be overwritten. Use another of the two"
             )
         if "expert" in rules and self.init.mode != "import":
             raise OptionError("--rpo.cut.rule expert cuts imported paths: add --rpo.init.mode import and --rpo.init.source")
@@ -440,8 +453,25 @@ def _add_fields(parser: argparse._ArgumentGroup, prefix: str, group: type) -> No
             type=_parse_bool if isinstance(f.default, bool) else _value_type(f),
             default=f.default,
             choices=f.metadata["choices"] or None,
-            help=f.metadata["help"].replace("%", "%%") + f" (default: {f.default})",
+            help=f.metadata["help"].replace("%", "%%") + f" (default: {_default(f)})",
         )
+
+
+def _default(f: Any) -> str:
+    otherwise = f.metadata["otherwise"]
+    return str(f.default) if otherwise is _SAME else f"{f.default} with cut.rule {VERIFY}, {otherwise} with another"
+
+
+def defaults_with(cut_rule: str) -> dict[str, object]:
+    """What differs from the parser's defaults, option to value, where ``--rpo.cut.rule`` is this one."""
+    if cut_rule == VERIFY:
+        return {}
+    return {
+        f"rpo.{name}.{f.name}": f.metadata["otherwise"]
+        for name, group in GROUPS.items()
+        for f in fields(group)
+        if f.metadata["otherwise"] is not _SAME
+    }
 
 
 def _value_type(f: Any) -> type:

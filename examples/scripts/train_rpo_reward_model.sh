@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # RPO with a reward model in place of a rule: Llama 3 8B on prompts without a label, judged by OpenRLHF's reward model of the
 # same tokenizer. Not in the paper. Rewards are normalized by the model's own mean and deviation, and an answer above the
-# mean counts as rewarded, so that it may enter the cache. A reward model scores after the rollout: no dynamic sampling,
-# no --eval.dataset (README, "Rewards").
+# mean counts as rewarded; every answer is stored, and later reused as far as the policy still agrees with it (verified
+# reuse). A reward model scores after the rollout: no dynamic sampling, no --eval.dataset (README, "Rewards").
 #
 # Needs: a node with 8 GPUs of 80 GB, the package with its gpu extra (see setup.py), and Ray: ray start --head
 # Folder: $HOME/runs/rpo-reward-model, or RUN. Further flags are passed on. Not run on GPUs in this release.

@@ -17,6 +17,10 @@ A group whose rewards are all equal says nothing by itself, but it says somethin
 cut (a posterior mean, v_i from ``algo.history.expected_score``)::
 
     b_i = (WORTH v_i + sum of those r_j) / (WORTH + number of them)
+
+With ``zero`` there is none, not the estimator's either: a sample's advantage is its reward. With rewards 0 and 1 the right
+samples are learned from, also where the whole group is right, and wrong ones are not held against anything (RAFT, arXiv
+2304.06767; REINFORCE without a baseline, so the gradient has the same expectation). See ``training/experience_maker.py``.
 """
 
 from collections.abc import Sequence

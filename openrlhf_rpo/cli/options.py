@@ -11,7 +11,7 @@ from openrlhf_rpo.algo.cut import cut_rule
 from openrlhf_rpo.algo.presets import expand
 from openrlhf_rpo.algo.update import update_rule
 from openrlhf_rpo.algo.user_rules import UserRuleError
-from openrlhf_rpo.config import OptionError, RPOConfig, add_options
+from openrlhf_rpo.config import VERIFY, OptionError, RPOConfig, add_options, defaults_with
 from openrlhf_rpo.training.passes import cannot_share, shares_prefixes
 from openrlhf_rpo.upstream import UsageError
 
@@ -46,7 +46,8 @@ def parse(argv: list[str]) -> SimpleNamespace:
     """
     parser = build_parser()
     flat, given = _parse_given(parser, argv)
-    _apply_presets(flat, given)
+    _choose_cut_rule(flat, given | _apply_presets(flat, given))
+    _check_cut_options(flat, given)
     rpo = RPOConfig.from_namespace(upstream.nest(flat).rpo)
     _use_shipped_rewards(flat, rpo)
     _make_files_absolute(flat)
@@ -84,7 +85,8 @@ def _unknown_options(parser: argparse.ArgumentParser, unknown: list[str]) -> str
     return "\n".join(lines) or f"unexpected argument {unknown[0]!r}: it belongs to no option"
 
 
-def _apply_presets(flat: argparse.Namespace, given: set[str]) -> None:
+def _apply_presets(flat: argparse.Namespace, given: set[str]) -> set[str]:
+    """The names of the options that the presets set."""
     budget = getattr(flat, "rollout.max_new_tokens") or getattr(flat, "data.max_len")
     try:
         values = expand(getattr(flat, "rpo.preset"), given, budget)
@@ -92,6 +94,30 @@ def _apply_presets(flat: argparse.Namespace, given: set[str]) -> None:
         raise UsageError(f"--rpo.preset: {error}") from None
     for name, value in values.items():
         setattr(flat, name, value)
+    return set(values)
+
+
+def _choose_cut_rule(flat: argparse.Namespace, given: set[str]) -> None:
+    """The cut rule where none is given, and what its other options are by default."""
+    if "rpo.cut.rule" not in given:
+        one_place = getattr(flat, "rpo.init.mode") != "progressive"
+        comparable = getattr(flat, "rollout.temperature") == getattr(flat, "rollout.top_p") == 1
+        if one_place or not comparable or not getattr(flat, "rpo.cache.log_probs"):
+            setattr(flat, "rpo.cut.rule", "uniform")
+    for name, value in defaults_with(getattr(flat, "rpo.cut.rule")).items():
+        if name not in given:
+            setattr(flat, name, value)
+
+
+def _check_cut_options(flat: argparse.Namespace, given: set[str]) -> None:
+    """Options given by hand that the cut rule does not read, so that they would have no effect."""
+    verifies = getattr(flat, "rpo.enable") and getattr(flat, "rpo.cut.rule") == VERIFY
+    unread = sorted({"rpo.cut.max", "rpo.cut.scope"} & given)
+    _need(
+        not (verifies and unread) or {"rpo.cut.after_all_right", "rpo.cut.after_all_wrong"} & given,
+        f"--rpo.cut.rule verify, the default, does not read --{' or --'.join(unread)}: add --rpo.cut.rule uniform, or the "
+        "rule that shall cut",
+    )
 
 
 def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
@@ -300,6 +326,11 @@ def _check_rules(args: SimpleNamespace, rpo: RPOConfig) -> None:
         rpo.advantage.baseline != "history" or estimator not in ("group_norm", "rloo", "dr_grpo", "reinforce_baseline"),
         f"--rpo.advantage.baseline history is lost in --algo.advantage.estimator {estimator}, which takes the group's mean "
         "from every reward: add --algo.advantage.estimator reinforce",
+    )
+    _need(
+        rpo.advantage.baseline != "zero" or estimator != "gae",
+        "--rpo.advantage.baseline zero makes a sample's reward its advantage, --algo.advantage.estimator gae asks a critic: "
+        "add --algo.advantage.estimator reinforce",
     )
     _need(
         rpo.advantage.weight == "response" or args.actor.loss_agg_mode == "seq-mean-token-mean",

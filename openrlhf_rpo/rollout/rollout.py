@@ -103,8 +103,7 @@ class Rollout:
                 paths = self.cache.slots(question_ids)
             else:
                 paths = {name: {OWN: path} for name, path in self.cache.paths(question_ids).items()}
-            counted = self.config.cut.max_reuses is not None
-            if counted or self._by_history or any(rule.history for rule in rules):
+            if self.config.cut.max_reuses or self._by_history or any(rule.history for rule in rules):
                 visits = self.cache.all_visits(question_ids)
             else:
                 visits = {name: (visit,) for name, visit in self.cache.visits(question_ids).items()}

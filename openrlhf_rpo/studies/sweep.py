@@ -3,8 +3,8 @@
 Every combination of the values that are given is a trial; an option that is not given stays as the command has it. Ray
 Tune runs the trials on the running cluster (RAY_ADDRESS) or on this machine, as many at a time as there are devices for,
 or --parallel; the others wait. `--epsilon off` is a cache that is never updated, and needs a cache that is sampled
-beforehand: the study asks for one (--rpo.init.mode bulk, --rpo.replay.share 0, as the paper's runs) unless the command does
-otherwise.
+beforehand: the study asks for one (--rpo.init.mode bulk, --rpo.replay.share 0, as the paper's runs), and for the paper's cut
+(--rpo.cut.rule uniform), which L and epsilon belong to, unless the command does otherwise.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Generated tokens a sample against L, the largest cut (the paper's table "average number of tokens generated").
 
-Every group replays a path that was sampled before training, as in the paper, unless the command says otherwise. The
-paper's counts come from a reference code that caps a response at the cut (--budget factor:1, the default here); with
---budget remaining a response may finish. Read the counts beside the truncated rate: a capped response that is cut off
-costs few tokens and is wrong.
+Every group replays a path that was sampled before training and is cut uniformly, as in the paper, unless the command says
+otherwise. The paper's counts come from a reference code that caps a response at the cut (--budget factor:1, the default
+here); with --budget remaining a response may finish. Read the counts beside the truncated rate: a capped response that is
+cut off costs few tokens and is wrong.
 """
 
 import argparse

@@ -33,13 +33,13 @@ from openrlhf_rpo.studies.runs import (
 PLAIN = Variant("full path", {"rpo.enable": "false"})
 """Plain OpenRLHF, every answer from the bare question: the baseline of every study."""
 
-ALL_REPLAY = {"rpo.init.mode": "bulk", "rpo.replay.share": 0}
-"""As the paper's runs: a cache that was sampled before training, and no group from the bare question."""
+ALL_REPLAY = {"rpo.init.mode": "bulk", "rpo.replay.share": 0, "rpo.cut.rule": "uniform"}
+"""As the paper's runs: a cache that was sampled before training, no group from the bare question, and the paper's cut."""
 
 _EPILOG = """The training options are those of the training command (a whole pasted command will do), behind `--`. Where they
 name folders the study's own win: every run lies beside the result file, in a folder of its name. Without training
-options the study trains the testbed's tiny model. The same command goes on where it was stopped; finished runs are
-not repeated. With RAY_ADDRESS the runs go to that cluster, one after the other."""
+options the study trains the testbed's tiny model, with the paper's cut. The same command goes on where it was stopped;
+finished runs are not repeated. With RAY_ADDRESS the runs go to that cluster, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def command_of(args: argparse.Namespace) -> list[str]:
     steps, level = args.steps or args.testbed[0], args.level or args.testbed[1]
     if steps < 2 or steps % 2:
         raise StudyError(f"--steps {steps}: an even number, at least 2: the testbed's questions are visited twice")
-    return training_options(training_command(level, folder_of(args), steps))
+    # The paper's tables are about the paper's cut.
+    return training_options([*training_command(level, folder_of(args), steps), "--rpo.cut.rule", "uniform"])
 
 
 def with_defaults(options: Mapping[str, object], command: Sequence[str]) -> list[str]:

@@ -85,9 +85,9 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         if self.config.prefix_loss.mode == "segment":
             of_segments = segment_advantages_of(experiences, n_samples, self.advantage_estimator == "group_norm")
             self._segments = iter([(e, is_prefix(e), a) for e, a in zip(experiences, of_segments, strict=True)])
-        if self.config.advantage.baseline != "none":
+        if self.config.advantage.baseline in ("depth", "history"):
             subtract_baselines(experiences, n_samples)
-        with self._without_penalties():
+        with self._upstream_options():
             experiences = super().compute_advantages_and_returns(experiences)
         for experience, rewards in zip(experiences, penalized, strict=True):
             if "reward" in experience.info:  # upstream's copy is without the baseline
@@ -111,11 +111,18 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         return [e.rewards.clone() for e in experiences]
 
     @contextmanager
-    def _without_penalties(self) -> Iterator[None]:
-        """Upstream's options without the penalties, which would come a second time, and after the baseline."""
+    def _upstream_options(self) -> Iterator[None]:
+        """Upstream's options without the penalties, which would come a second time, and after the baseline.
+
+        With the baseline ``zero`` also without the estimator's name, by which upstream centers and normalizes.
+        """
         args = self.strategy.args
         off = {"overlong_buffer_len": None, "stop_properly_penalty_coef": None}
-        self.strategy.args = SimpleNamespace(**vars(args) | {"reward": SimpleNamespace(**vars(args.reward) | off)})
+        changed = {"reward": SimpleNamespace(**vars(args.reward) | off)}
+        if self.config.advantage.baseline == "zero":
+            advantage = SimpleNamespace(**vars(args.algo.advantage) | {"estimator": "zero"})
+            changed["algo"] = SimpleNamespace(**vars(args.algo) | {"advantage": advantage})
+        self.strategy.args = SimpleNamespace(**vars(args) | changed)
         try:
             yield
         finally:

@@ -61,7 +61,10 @@ class TrainingRun:
 
 
 def training_command(folder: Path, steps: int, **options: object) -> list[str]:
-    """The command for ``steps`` steps of 4 questions x 4 samples; options are given with __ for the dot."""
+    """The command for ``steps`` steps of 4 questions x 4 samples, cut uniformly unless the options say otherwise.
+
+    Options are given with __ for the dot; None leaves one out.
+    """
     data = write_dataset("main", folder / "data", BATCH * steps, 8, seed=0)
     values = {
         "actor.model_name_or_path": model_dir("main"),
@@ -70,6 +73,7 @@ def training_command(folder: Path, steps: int, **options: object) -> list[str]:
         "data.label_key": "answer",
         "data.max_len": 640,
         "rpo.reward.functions": "math",
+        "rpo.cut.rule": "uniform",
         "algo.advantage.estimator": "group_norm",
         "algo.kl.init_coef": 0,
         "rollout.batch_size": BATCH,

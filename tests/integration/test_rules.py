@@ -13,13 +13,14 @@ def shares(context):
 
 
 def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path) -> None:
-    """Learning rate 0: of a replayed path the last token is written anew, the others but for the rounding of a half."""
+    """The default rule at learning rate 0: of a replayed path the last token is written anew, the others but for the
+    rounding of a half."""
     run = run_training(
         tmp_path,
         2,
         train__num_episodes=2,
         actor__adam__lr=0,
-        rpo__preset="verify",
+        rpo__cut__rule=None,
         rpo__replay__share=0.5,
         rpo__advantage__baseline="history",
         algo__advantage__estimator="reinforce",

@@ -17,6 +17,7 @@ from openrlhf_rpo.config import (
     RPOConfig,
     UpdateOptions,
     add_options,
+    defaults_with,
 )
 from openrlhf_rpo.upstream import nest
 
@@ -28,12 +29,12 @@ REFUSED = {
     "init.temperature": (-0.1, math.nan, math.inf),
     "init.top_p": (0.0, 1.1, math.nan),
     "init.max_new_tokens": (0,),
-    "cut.rule": ("middle", "rule.txt:f", "verify", "failure", "expert"),  # the last three need another option
+    "cut.rule": ("middle", "rule.txt:f", "failure", "expert"),  # the last two need another option
     "cut.after_all_right": ("none", "failure"),
     "cut.after_all_wrong": ("none", "uniform"),  # after a reset there is no path to cut
     "cut.lenience": (-0.1, math.inf, math.nan),
     "cut.depths": (0,),
-    "cut.max_reuses": (0,),
+    "cut.max_reuses": (-1,),
     "update.rule": ("newest",),
     "cut.max": ("ratio:0", "ratio:1.5", "fixed:-1", "ratio:nan", "fixed:inf", "ratio:", "half:0.5", "300", ""),
     "cut.target": (0.0, 1.0, math.nan),
@@ -64,7 +65,7 @@ ACCEPTED = {
     "cut.rule": ("uncertain", "rules.py:middle"),
     "cut.after_all_right": ("uncertain",),
     "cut.lenience": (0.0, 1.5),
-    "cut.max_reuses": (1,),
+    "cut.max_reuses": (0, 1),
     "update.rule": ("every", "rules.py:newest"),
     "cut.max": ("ratio:1", "ratio:0.001", "fixed:0", "fixed:800"),
     "cut.target": (0.01, 0.99),
@@ -91,13 +92,28 @@ def config(**groups) -> RPOConfig:
     return made
 
 
+CUT = CutOptions(rule="uniform")
+ONE_PATH = UpdateOptions(rule="epsilon_greedy")
+
+
 def with_value(name: str, value) -> RPOConfig:
     group, option = name.split(".")
     return config(**{group: GROUPS[group](**{option: value})})
 
 
 def test_the_defaults_are_accepted():
-    config()
+    assert (config().cut.rule, config().update.rule) == ("verify", "every")
+
+
+def test_the_defaults_of_another_cut_rule_are_accepted():
+    assert defaults_with("verify") == {}
+    values = {name: {} for name in GROUPS}
+    for option, value in defaults_with("uniform").items():
+        _, group, field = option.split(".")
+        assert value != getattr(GROUPS[group](), field), f"{option} has one default, not two"
+        values[group][field] = value
+    values["cut"]["rule"] = "uniform"
+    config(**{name: GROUPS[name](**values[name]) for name in GROUPS})
 
 
 @pytest.mark.parametrize(("name", "value"), cases(REFUSED))
@@ -125,30 +141,34 @@ def test_every_option_without_a_list_of_choices_has_a_range():
 @pytest.mark.parametrize("mode", ["include", "weighted"])
 def test_prefix_tokens_in_the_loss_need_their_log_probs(mode):
     with pytest.raises(OptionError, match="needs stored log-probs: drop --rpo.cache.log_probs false"):
-        config(prefix_loss=PrefixLossOptions(mode=mode), cache=CacheOptions(log_probs=False))
-    config(prefix_loss=PrefixLossOptions(mode="mask"), cache=CacheOptions(log_probs=False))
+        config(prefix_loss=PrefixLossOptions(mode=mode), cache=CacheOptions(log_probs=False), cut=CUT)
+    config(prefix_loss=PrefixLossOptions(mode="mask"), cache=CacheOptions(log_probs=False), cut=CUT)
 
 
 @pytest.mark.parametrize("rule", ["uncertain", "verify"])
 def test_a_cut_by_log_probs_needs_them_stored(rule):
     with pytest.raises(OptionError, match=f"cut.rule {rule} needs stored log-probs"):
-        config(cut=CutOptions(rule=rule), cache=CacheOptions(log_probs=False), update=UpdateOptions(rule="every"))
+        config(cut=CutOptions(rule=rule), cache=CacheOptions(log_probs=False), prefix_loss=PrefixLossOptions(mode="mask"))
 
 
 def test_a_cut_rule_and_the_update_rule_that_keeps_its_paths_go_together():
-    with pytest.raises(OptionError, match="add --rpo.update.rule every .or use --rpo.preset verify."):
-        config(cut=CutOptions(rule="verify"))
-    with pytest.raises(OptionError, match="add --rpo.update.rule right_and_wrong"):
-        config(cut=CutOptions(after_all_right="failure"))
-    config(cut=CutOptions(after_all_right="failure"), update=UpdateOptions(rule="right_and_wrong"))
+    with pytest.raises(OptionError, match="add --rpo.update.rule every, or another cut rule$"):
+        config(cut=CutOptions(rule="verify"), update=ONE_PATH)
+    with pytest.raises(OptionError, match="add --rpo.update.rule right_and_wrong$"):
+        config(cut=CutOptions(rule="uniform", after_all_right="failure"), update=ONE_PATH)
+    config(cut=CutOptions(rule="uniform", after_all_right="failure"), update=UpdateOptions(rule="right_and_wrong"))
+    config(cut=CutOptions(rule="verify"), update=UpdateOptions(rule="every"))
     config(cut=CutOptions(rule="verify"), update=UpdateOptions(rule="mine.py:all"))  # the user knows
 
 
 def test_a_rule_after_groups_that_were_all_wrong_needs_their_paths():
-    imported = InitOptions(mode="import", source="paths.parquet")
+    options = {
+        "cut": CutOptions(rule="uniform", after_all_wrong="expert"),
+        "init": InitOptions(mode="import", source="paths.parquet"),
+    }
     with pytest.raises(OptionError, match="add --rpo.update.on_all_wrong keep"):
-        config(cut=CutOptions(after_all_wrong="expert"), init=imported)
-    config(cut=CutOptions(after_all_wrong="expert"), init=imported, update=UpdateOptions(on_all_wrong="keep"))
+        config(**options, update=ONE_PATH)
+    config(**options, update=UpdateOptions(rule="epsilon_greedy", on_all_wrong="keep"))
 
 
 def test_an_import_needs_its_source_and_a_source_an_import():
@@ -210,7 +230,7 @@ def test_a_cache_that_starts_empty_is_updated():
 
 def test_a_place_for_every_sample_leaves_none_for_an_experts_path():
     options = {"init": InitOptions(mode="import", source="a.jsonl:b"), "cut": CutOptions(rule="expert")}
-    config(**options)
+    config(**options, update=ONE_PATH)
     with pytest.raises(OptionError, match="the imported ones would be overwritten"):
         config(**options, update=UpdateOptions(rule="every"))
 
@@ -236,6 +256,9 @@ def test_a_value_of_the_wrong_type_is_refused(words, capsys):
     assert words[0] in capsys.readouterr().err
 
 
-def test_every_option_has_a_line_of_help_with_its_default():
+def test_every_option_has_a_line_of_help_with_its_default_or_both():
+    others = defaults_with("uniform")
     for action in parser()._actions[1:]:
-        assert action.help and f"(default: {action.default})" in action.help
+        both = f"{action.default} with cut.rule verify, {others.get(action.dest)} with another"
+        default = both if action.dest in others else action.default
+        assert action.help and action.help.endswith(f" (default: {default})")

@@ -18,7 +18,7 @@ import pytest
 from openrlhf_rpo import __version__, types
 from openrlhf_rpo.algo.cut import CutContext, cut_rule
 from openrlhf_rpo.cli.options import build_parser, parse
-from openrlhf_rpo.config import CutOptions
+from openrlhf_rpo.config import CutOptions, defaults_with
 from openrlhf_rpo.rollout.http_rewards import HttpRewards
 from openrlhf_rpo.rollout.reward_call import RewardRequest, read_answer
 
@@ -56,6 +56,14 @@ def test_every_option_is_on_the_page():
     page = (ROOT / "docs" / "options.md").read_text()
     for action in build_parser()._actions:
         assert action.dest == "help" or all(f"| `{name}` |" in page for name in action.option_strings)
+
+
+def test_a_default_that_depends_on_the_cut_rule_is_told_twice_and_only_in_its_column():
+    parser, page = build_parser(), (ROOT / "docs" / "options.md").read_text()
+    for name, other in defaults_with("uniform").items():
+        rows = [line for line in page.splitlines() if line.startswith(f"| `--{name}` |")]
+        assert rows and all(f"| `{parser.get_default(name)}`; `{other}` without `verify` |" in row for row in rows)
+        assert not any("(default:" in row for row in rows)
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named)

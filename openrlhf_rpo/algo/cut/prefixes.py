@@ -22,7 +22,7 @@ def choose_rule(stored: Stored, options: CutOptions, seed: int, step: int, quest
     last = stored.last_visit
     if last is not None and last.start_bare:
         return None
-    if options.max_reuses is not None and replays_in_a_row(stored.visits) >= options.max_reuses:
+    if options.max_reuses and replays_in_a_row(stored.visits) >= options.max_reuses:
         return None
     if keyed_generator(seed, step, question_id, "fresh").random() < options.fresh_share:
         return None

@@ -7,7 +7,7 @@ which token t was sampled when the path was stored, p_t the current policy's, l 
 
 Each sample has a stored path of its own (update rule ``every``), right or wrong, so that a group stays as various as the
 policy is. The whole path is then a sample of the current policy and carries loss (``prefix_loss include``), and is stored
-with the log-probs p. ``--rpo.preset verify`` sets all of this.
+with the log-probs p. With this rule these are the defaults of their options.
 
 After a rejection speculative decoding draws the next token from the residual p - min(q, l p), which takes the *whole*
 distribution q at that place; a cache has q of the stored token x alone. So the other tokens are taken to have changed by

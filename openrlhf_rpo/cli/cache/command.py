@@ -82,5 +82,6 @@ def _describe_import(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Every other option is the training command's: they say which questions, model and reward the paths are for, and "
-        "where the cache is made (--ckpt.path or --rpo.cache.url). The same training command then starts from it."
+        "where the cache is made (--ckpt.path or --rpo.cache.url). The same training command, with --rpo.cut.rule uniform "
+        "or another rule than verify, then starts from it."
     )

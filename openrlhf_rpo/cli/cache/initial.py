@@ -29,8 +29,9 @@ def import_(args: Namespace, out: Output) -> int:
     """
     from openrlhf_rpo.rollout.scoring import RewardFailures
 
-    if given := sorted(given_options(args.training) & _OWN):
-        raise UsageError(f"{given[0]}: `cache import SOURCE` sets it itself, leave it out")
+    given = given_options(args.training)
+    if own := sorted(given & _OWN):
+        raise UsageError(f"{own[0]}: `cache import SOURCE` sets it itself, leave it out")
     upstream.check_version()
     run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])
     try:
@@ -40,7 +41,9 @@ def import_(args: Namespace, out: Output) -> int:
         print(f"error: {error}\n  The same command goes on where this one stopped", file=sys.stderr)
         return 1
     out.emit({"cache": cache_name(run)} | vars(report) | {"matched": report.matched})
-    out.line(f"{report}\nThe training command with the same options starts from it.")
+    # Without a rule the training command takes the one that drafts each sample from a path of its own.
+    rule = "" if "--rpo.cut.rule" in given else f" and --rpo.cut.rule {run.rpo.cut.rule}"
+    out.line(f"{report}\nThe training command with the same options{rule} starts from it.")
     return 0
 
 

@@ -22,7 +22,7 @@ def sample(score, length=3, prefix=PREFIX, reward=None, finish="stop"):
 
 
 def run(*samples, has_path=True, step=8, seed=42, **options):
-    return decide(Group(QUESTION, samples), has_path, UpdateOptions(**options), step, seed)
+    return decide(Group(QUESTION, samples), has_path, UpdateOptions(**{"rule": "epsilon_greedy"} | options), step, seed)
 
 
 def test_worked_example():

@@ -27,7 +27,7 @@ def choose(path, last_visit=None, n=4, step=1, **options):
 
 
 def start(stored, n=4, step=1, longest=None, **options):
-    options = CutOptions(**options)
+    options = CutOptions(**{"rule": "uniform"} | options)
     rule = choose_rule(stored, options, 42, step, "q")
     return choose_prefixes(rule, stored, n, options, 42, step, "q", longest)
 
@@ -180,6 +180,11 @@ def test_a_question_is_replayed_at_most_so_many_times_in_a_row():
     assert start(Stored(stored, twice), max_reuses=2) == (BARE,) * 4
     again = (*twice, *history((0, 0, 2)))
     assert source(Stored(stored, again), max_reuses=2) is stored[OWN]
+
+
+def test_max_reuses_0_is_without_end():
+    stored = {OWN: path()}
+    assert source(Stored(stored, history((0, 0, 2), *[(3, 7, 2)] * 50)), max_reuses=0) is stored[OWN]
 
 
 def test_a_rule_that_keeps_a_path_a_sample_gives_each_its_own_in_turn(monkeypatch):

@@ -42,7 +42,7 @@ def test_a_flag_given_by_hand_is_never_set(names, given_by_hand):
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="unknown preset 'ppo'; known: paper, verify, grpo, dapo"):
+    with pytest.raises(ValueError, match="unknown preset 'ppo'; known: paper, grpo, raft, dapo"):
         expand("grpo,ppo", set(), 1000)
 
 

@@ -22,7 +22,7 @@ def path(*token_ids, question_id="q", finish="length"):
 
 
 def prefixes(cached, rule, n=1, step=1, **options):
-    options = CutOptions(max=rule, fresh_share=0.0, **options)
+    options = CutOptions(rule="uniform", max=rule, fresh_share=0.0, **options)
     stored = Stored({OWN: cached})
     rule = choose_rule(stored, options, 42, step, cached.question_id)
     return choose_prefixes(rule, stored, n, options, 42, step, cached.question_id)

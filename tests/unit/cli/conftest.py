@@ -21,6 +21,7 @@ GOOD = {
     "data.max_len": 768,
     "rpo.reward.functions": "math",
     "rpo.preset": "grpo",
+    "rpo.cut.rule": "uniform",  # the default has tests of its own, test_default_rule.py
     "algo.kl.init_coef": 0,
     "rollout.batch_size": 8,
     "rollout.n_samples_per_prompt": 4,

@@ -81,7 +81,7 @@ def test_an_abbreviated_flag_given_by_hand_wins_too(argv):
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones(parse):
-    with pytest.raises(UsageError, match=r"--rpo.preset: unknown preset 'ppo'; known: paper, verify, grpo, dapo"):
+    with pytest.raises(UsageError, match=r"--rpo.preset: unknown preset 'ppo'; known: paper, grpo, raft, dapo"):
         parse(rpo__preset="ppo")
 
 
@@ -358,18 +358,6 @@ def test_a_job_reads_from_the_copy_that_every_node_has(parse, submitted):
 # ── Rules ──
 
 
-def test_verify_is_one_preset(parse):
-    args = parse(rpo__preset="verify,grpo")
-    assert (args.rpo.cut.rule, args.rpo.update.rule, args.rpo.prefix_loss.mode) == ("verify", "every", "include")
-    assert args.rpo.cut.max_reuses == 6
-
-
-@pytest.mark.parametrize("changes", [{"rollout__temperature": "0.7"}, {"rollout__top_p": "0.9"}])
-def test_verified_reuse_needs_the_distribution_that_it_scores(parse, changes):
-    with pytest.raises(UsageError, match="needs --rollout.temperature 1 and --rollout.top_p 1"):
-        parse(rpo__preset="verify", **changes)
-
-
 def test_a_tree_needs_as_many_samples_at_each_depth(parse):
     with pytest.raises(UsageError, match="n_samples_per_prompt . is not a multiple of --rpo.cut.depths 7"):
         parse(rpo__cut__rule="tree", rpo__cut__depths="7")
@@ -380,6 +368,13 @@ def test_a_baseline_from_the_history_needs_an_estimator_that_keeps_it(parse):
         parse(rpo__advantage__baseline="history", algo__advantage__estimator="group_norm")
     found = parse(rpo__advantage__baseline="history", algo__advantage__estimator="reinforce")
     assert found.rpo.advantage.baseline == "history"
+
+
+def test_without_any_baseline_there_is_no_critic_to_ask(parse):
+    with pytest.raises(UsageError, match="baseline zero .* add --algo.advantage.estimator reinforce"):
+        parse(rpo__advantage__baseline="zero", rpo__preset=None, algo__advantage__estimator="gae")
+    args = parse(rpo__preset="raft", algo__kl__init_coef=None)
+    assert (args.rpo.advantage.baseline, args.algo.advantage.estimator, args.algo.kl.init_coef) == ("zero", "reinforce", 0)
 
 
 def test_a_refusal_names_the_rule_that_it_is_about(parse):
@@ -423,7 +418,7 @@ def test_segments_need_one_path_for_the_group_and_no_critic(parse):
     with pytest.raises(UsageError, match="by the group's rewards, --algo.advantage.estimator gae by a critic"):
         parse(rpo__prefix_loss__mode="segment", algo__advantage__estimator="gae")
     with pytest.raises(UsageError, match="cut rule verify gives every sample a path of its own"):
-        parse(rpo__prefix_loss__mode="segment", rpo__preset="verify", algo__advantage__estimator="reinforce")
+        parse(rpo__prefix_loss__mode="segment", rpo__cut__rule="verify", algo__advantage__estimator="reinforce")
     found = parse(rpo__prefix_loss__mode="segment", rpo__cut__rule="tree", algo__advantage__estimator="reinforce")
     assert found.rpo.prefix_loss.mode == "segment"
 

@@ -17,6 +17,7 @@ def test_a_step_is_the_papers_96_questions_by_6_samples(shell, name):
     args = parse(shell.command(name))
     assert (args.rollout.batch_size, args.rollout.n_samples_per_prompt, args.train.batch_size) == (96, 6, 576)
     assert (args.rollout.temperature, args.rollout.max_new_tokens, args.train.num_episodes) == (0.7, 4096, 4)
+    assert (args.rpo.cut.rule, args.rpo.update.rule) == ("uniform", "epsilon_greedy")
     assert (args.rpo.cut.max, args.rpo.update.epsilon, args.rpo.shaping.alpha) == ("ratio:0.5", 0.1, 0.01)
     assert (args.rpo.shaping.min, args.rpo.shaping.max) == (0.5, 1.0)
 

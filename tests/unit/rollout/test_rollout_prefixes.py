@@ -77,6 +77,7 @@ def rollout(cache, tokenizer):
             "actor.model_name_or_path": "model",
             "rpo.reward.functions": "math",
             "rpo.preset": "grpo",
+            "rpo.cut.rule": "uniform",
             "data.max_len": 100,
             "rollout.batch_size": 2,
             "rollout.n_samples_per_prompt": 4,
@@ -226,7 +227,7 @@ def test_seconds_are_counted_by_phase(rollout):
 
 
 def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(rollout):
-    made = rollout(rpo__preset="verify,grpo", rollout__top_p=1)
+    made = rollout(rpo__cut__rule="verify", rollout__top_p=1)
     verified, after_reset, _ = made.roll_out(QUESTIONS, 2)
     [[draft]] = made.generator.drafts  # question a; its one path serves all samples
     assert draft.token_ids == (*made.prompt_ids(QUESTIONS[0]), *range(2, 21), END) and draft.n_tokens == 20
@@ -238,7 +239,7 @@ def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(r
 
 
 def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(rollout):
-    made = rollout(rpo__preset="verify,grpo", rollout__top_p=1, data__max_len=27)  # 7 of the prompt, 20 of the path
+    made = rollout(rpo__cut__rule="verify", rollout__top_p=1, data__max_len=27)  # 7 of the prompt, 20 of the path
     made.generator.score = lambda groups: iter([(0, [(-0.01,) * draft.n_tokens for draft in groups[0]])])
     [group] = made.roll_out(QUESTIONS[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {19}
@@ -251,7 +252,7 @@ def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_
     visit = Visit("a", 2, 0, 0, 20, 4, 1, "best")
     cache.commit_step(StepRecord(2, 0, 2, {}), [CacheDecision(cut_off, visit)])
     for changes in ({"rollout__max_new_tokens": 20}, {"data__max_len": 27}):
-        made = rollout(rpo__preset="verify,grpo", rollout__top_p=1, **changes)
+        made = rollout(rpo__cut__rule="verify", rollout__top_p=1, **changes)
         made.generator.score = lambda groups: iter([(0, [(-0.01,) * 19 + (-9.0,) * (d.n_tokens - 19) for d in groups[0]])])
         [group] = made.roll_out(QUESTIONS[:1], 3)
         assert {len(s.prefix) for s in group.samples} == {19}
@@ -259,7 +260,7 @@ def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_
 
 
 def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
-    made = rollout(rpo__preset="verify,grpo", rollout__top_p=1, rollout__max_new_tokens=8)
+    made = rollout(rpo__cut__rule="verify", rollout__top_p=1, rollout__max_new_tokens=8)
     [group] = made.roll_out(QUESTIONS[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {7}
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4

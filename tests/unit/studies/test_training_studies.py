@@ -1,11 +1,14 @@
 """Commands of the studies that train, as far as they go without training: what is refused, and what is reported."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from unit.studies.made import made_run, made_step
 
 from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.cli.options import parse
+from openrlhf_rpo.studies import training
 from openrlhf_rpo.studies.runs import FORMAT
 
 TRAINING_STUDIES = ["tokens", "time", "stability", "large-to-small", "sweep"]
@@ -57,6 +60,7 @@ COMMAND = [
         ("time", ["--price", "-1", "--", *COMMAND], "--price is 0 or more"),
         ("sweep", ["--epsilon", "2", "--", *COMMAND], "alpha 0, epsilon 2/seed0: --rpo.update.epsilon 2"),
         ("sweep", ["--parallel", "0", "--", *COMMAND], "--parallel 0: at least 1"),
+        ("sweep", ["--L", "ratio:1", "--", *COMMAND, "--rpo.cut.rule", "verify"], "add --rpo.cut.rule uniform"),
         ("large-to-small", ["--", *COMMAND], "name the stronger model with --stronger"),
         ("large-to-small", ["--stronger", "s", "--source", "c", "--", *COMMAND], "one of the two"),
     ],
@@ -65,6 +69,27 @@ def test_a_command_that_contradicts_the_study_is_refused_before_a_run(tmp_path, 
     assert study(name, tmp_path, *words) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "rule"), [((), "uniform"), (("--rpo.cut.rule", "uncertain"), "uncertain")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tokens", ("--lengths", "fixed:50")),
+        ("sweep", ("--L", "ratio:1")),
+        ("sweep", ("--epsilon", "0.5")),
+        ("large-to-small", ("--source", "paths.parquet")),
+    ],
+)
+def test_what_is_about_the_papers_cut_uses_it_unless_the_command_names_a_rule(
+    tmp_path, monkeypatch, name, words, given, rule
+):
+    """Also where the command wants no initial cache, and its own default were verified reuse."""
+    jobs, make = [], training._job
+    monkeypatch.setattr(training, "_job", lambda *run: jobs.append(make(*run)) or jobs[-1])
+    study(name, tmp_path, *words, "--finished", "--", *COMMAND, "--rpo.init.mode", "progressive", *given)
+    rules = {job.run.name: parse(job.words).rpo.cut.rule for job in jobs}
+    assert rules and set(rules.values()) == {rule}
 
 
 def test_nothing_to_sweep_over_is_refused(tmp_path, capsys):
@@ -95,3 +120,8 @@ def test_figures_that_are_there_are_reported_without_training(tmp_path, capsys, 
     assert trained == ["fixed:50, factor:1/seed0", "full path/seed0"]
     assert study("tokens", tmp_path, *words, "--seeds", "0", "1", "--finished") == 0
     assert "unfinished, and left out: fixed:50, factor:1/seed1, full path/seed1" in capsys.readouterr().err
+
+
+def test_on_the_testbed_the_cut_is_the_papers(tmp_path):
+    args = SimpleNamespace(training=[], steps=2, level="main", testbed=(8, "main"), out=tmp_path / "time.json")
+    assert training.parsed(training.command_of(args), "the testbed's").rpo.cut.rule == "uniform"

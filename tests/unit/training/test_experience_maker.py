@@ -316,6 +316,19 @@ def tree_args(**changes):
     )
 
 
+@pytest.mark.parametrize(
+    "estimator", ["reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"]
+)
+def test_with_the_baseline_zero_a_reward_is_the_advantage_whatever_the_estimator(estimator):
+    """Right samples of a group that agrees have one, too, and wrong ones none."""
+    args = training_args(estimator, rpo__advantage__baseline="zero")
+    maker = make(RPOExperienceMaker, args)
+    made = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, two_groups())))
+    of_sample = {i: a[m > 0] for e in made for i, a, m in zip(e.index, e.advantages, e.action_mask, strict=True)}
+    assert {i: a.unique().tolist() for i, a in of_sample.items()} == {0: [1.0], 1: [0.0], 2: [1.0], 3: [1.0]}
+    assert args.algo.advantage.estimator == estimator
+
+
 def test_a_baseline_by_depth_reaches_the_advantages_whatever_the_micro_batches():
     """Rewards 1, 0, 1, 1 at depths 5, 5, 2, 2: b = 0, 1, 1, 1. Without a mean over the group r - b is the advantage."""
     args = tree_args(rpo__advantage__baseline="depth")

@@ -142,6 +142,7 @@ def test_the_disk_holds_every_stored_path_and_a_copy_of_the_cache_in_every_check
     assert "x 2.5 bytes" in needed(rpo__cache__log_probs="false")[1]
     assert "48 paths" in needed(rpo__update__rule="right_and_wrong")[1]
     assert "80 paths" in needed(rpo__update__rule="every")[1]
+    assert "80 paths" in needed(rpo__cut__rule=None)[1]  # the default, verified reuse
 
 
 def test_the_disk_holds_a_new_checkpoint_beside_those_that_are_kept(needed, usual):
