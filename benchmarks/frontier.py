@@ -156,12 +156,14 @@ RULES = [
     VERIFIED_BARE,
 ]
 PLAIN_ARMS = {"main": replace(GRPO, questions=16, steps=16), "hard": GRPO}
+SHORT_RAFT = Arm("verify_raft_8", 16, 3e-4, options=(*VERIFY, *RAFT, *BRIEFLY))
+SHORT_RAFTS = {"main": SHORT_RAFT, "hard": replace(SHORT_RAFT, steps=15, lr=5e-4)}  # 5e-4 breaks down now and then on main
 ARMS = {
     level: [
         plain,
         replace(plain, name="grpo_averaged", options=(*PLAIN, *AVERAGED)),
         replace(plain, name="raft", options=(*FULL, *RAFT, *AVERAGED)),
-        *(CAPPED, PAPER, RPO, *SHORT, *RULES),
+        *(CAPPED, PAPER, RPO, *SHORT, *RULES, SHORT_RAFTS[level]),
         # Whether what was learned stays.
         *(replace(arm, name=f"{arm.name}_long", steps=64) for arm in (plain, RPO, SHORT[1], VERIFIED_RAFT)),
     ]

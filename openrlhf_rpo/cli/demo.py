@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
@@ -133,6 +134,9 @@ def _totals(records: list) -> str:
 
 
 def _phases(records: list) -> list[tuple[str, float]]:
-    names = [n for n in records[0].metrics if n.startswith("timing/") and n != "timing/step_total"]
-    sums = [(n.removeprefix("timing/"), sum(r.metrics[n] for r in records)) for n in names]
-    return sorted((pair for pair in sums if pair[1] >= 0.05), key=lambda pair: -pair[1])
+    sums: dict[str, float] = defaultdict(float)
+    for record in records:  # not every step has every phase: the first one replays nothing that could be verified
+        for name, seconds in record.metrics.items():
+            if name.startswith("timing/") and name != "timing/step_total":
+                sums[name.removeprefix("timing/")] += seconds
+    return sorted((pair for pair in sums.items() if pair[1] >= 0.05), key=lambda pair: -pair[1])

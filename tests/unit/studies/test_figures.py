@@ -6,7 +6,7 @@ import pytest
 from unit.studies.made import made_run, made_step
 
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli.demo import report
+from openrlhf_rpo.cli.demo import _phases, report
 from openrlhf_rpo.reports.run import Run
 from openrlhf_rpo.studies.figures import (
     RunFigures,
@@ -89,6 +89,12 @@ def test_a_study_the_demo_and_its_picture_say_the_same_accuracy(tmp_path, capsys
     report(tmp_path, "main", 9.0)
     assert "0.500 before, 0.625 after" in capsys.readouterr().out
     assert drawn == [0.5, 0.625]
+
+
+def test_the_demo_counts_a_phase_that_the_first_step_has_not():
+    first, second = record(1, 400, 40), record(2, 800, 40)
+    second.metrics["timing/verify"] = 3.0
+    assert _phases([first, second]) == [("rollout", 4.0), ("verify", 3.0)]
 
 
 def test_a_log_without_steps_says_where_to_look():

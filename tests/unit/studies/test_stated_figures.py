@@ -30,22 +30,43 @@ def test_the_steps_of_the_shortest_cut_have_at_least_as_many_groups_without_vari
     assert min(16 * step["no_variance"] for step in steps) == int(stated)
 
 
-ARMS = {"GRPO": "grpo", "verified reuse, 32 steps": "verify_averaged", "verified reuse, 16 steps, beta 0.7": "verify_short"}
+ARMS = {
+    "GRPO": "grpo",
+    "RAFT on full paths": "raft",
+    "RPO, uniform cuts": "rpo",
+    "verified reuse, 32 steps": "verify_averaged",
+    "verified reuse with `raft`, 16 steps": "verify_raft_8",
+    "verified reuse with `raft`, 15 steps": "verify_raft_8",
+}
 
 
-def test_the_table_of_verified_reuse_is_that_of_the_report():
-    levels = result("2026-11-22-verified-reuse")["levels"]
-    section = (ROOT / "README.md").read_text().split("**Verified reuse goes further**")[1]
+def test_the_readmes_table_is_that_of_the_report():
+    levels = result("2026-11-22-no-baseline")["levels"]
+    section = (ROOT / "README.md").read_text().split("## What it saves, measured")[1]
     rows = re.findall(
         r"^\| (?:(main|hard) level: )?([^|]*) \((\d) seeds\) \|([^|]*)\|([^|]*)\| (\d+)k \| (\d+) \|$", section, re.M
     )
-    assert len(rows) == 6
+    assert len(rows) == 10
     level = None
     for named, arm, seeds, on_the_way, end, tokens, seconds in rows:
         level = named or level
         found = levels[level][ARMS[arm]]
-        at = [found["at_tokens"].get(str(budget)) for budget in (50_000, 75_000)]
-        assert on_the_way.strip() == " / ".join(f"{a[0]:.2f}" if a else "-" for a in at)
+        at = [found["at_tokens"][str(budget)] for budget in (20_000, 30_000)]
+        assert on_the_way.strip() == " / ".join(f"{a[0]:.2f}" for a in at)
         assert end.strip() == f"{found['accuracy']:.2f} ± {found['accuracy_sd']:.2f}"
         assert (int(seeds), int(tokens)) == (len(found["seeds"]), round(found["generated_tokens"] / 1000))
         assert int(seconds) == round(found["seconds"])
+
+
+def test_the_shares_beside_it_are_those_of_the_table():
+    levels = result("2026-11-22-no-baseline")["levels"]
+    stated = re.search(
+        r"with (\d+) % of its tokens and (\d+) % of its seconds on main, and with (\d+) % and (\d+) % on hard",
+        " ".join((ROOT / "README.md").read_text().split()),
+    )
+    found = [
+        round(100 * levels[level]["verify_raft_8"][figure] / levels[level]["grpo"][figure])
+        for level in ("main", "hard")
+        for figure in ("generated_tokens", "seconds")
+    ]
+    assert [int(share) for share in stated.groups()] == found
