@@ -123,8 +123,8 @@ class CutOptions:
 
     rule: str = option(
         "verify",
-        _rules(CUT_RULES) + ". Where it is not given: uniform with --rpo.init.mode bulk or import, which fill one place a "
-        "question, with another --rollout.temperature or top_p than 1, and without stored log-probs",
+        _rules(CUT_RULES) + ". Where none is given: uniform with --rpo.init.mode bulk or import, another "
+        "--rollout.temperature or top_p than 1, no stored log-probs, or an option that only a rule that cuts reads",
     )
     after_all_right: str | None = option(None, "the rule after a group that was all right (default: cut.rule)")
     after_all_wrong: str | None = option(
@@ -406,7 +406,8 @@ class RPOConfig:
                 "--rpo.update.enable false keeps the initial cache, and --rpo.init.mode progressive starts with none, so "
                 "that nothing would ever be replayed: add --rpo.init.mode bulk or import"
             )
-        self._check_rules()
+        if self.enable:
+            self._check_rules()
 
     def _check_rules(self) -> None:
         """What a cut rule needs of the other options."""

@@ -35,6 +35,7 @@ GRPO: dict[str, object] = {
     "actor.loss_agg_mode": "seq-mean-token-mean",
     "algo.kl.use_loss": True,
     "algo.kl.estimator": "k3",
+    "rpo.advantage.baseline": "none",
 }
 
 RAFT: dict[str, object] = {
@@ -49,6 +50,7 @@ DAPO: dict[str, object] = {
     "actor.loss_agg_mode": "token-mean",
     "algo.kl.init_coef": 0,
     "algo.dynamic_filtering_enable": True,
+    "rpo.advantage.baseline": "none",
     "reward.overlong_penalty_factor": 1.0,  # reward.overlong_buffer_len depends on the run: see expand
 }
 

@@ -24,6 +24,9 @@ _READ = (
 )
 _SQLITE = "sqlite:///"
 _RAYS_COPIES = "/runtime_resources/working_dir_files/"
+# What only a rule that cuts, and what only an update rule that chooses, reads.
+_CUTS, _CHOICE = ("rpo.cut.max", "rpo.cut.scope"), ("rpo.update.epsilon", "rpo.update.admit")
+_TURNS = ("rpo.cut.after_all_right", "rpo.cut.after_all_wrong")
 SHIPPED_REWARD = "rpo"  # stands in --reward.remote_url for --rpo.reward.functions
 
 
@@ -99,24 +102,44 @@ def _apply_presets(flat: argparse.Namespace, given: set[str]) -> set[str]:
 
 def _choose_cut_rule(flat: argparse.Namespace, given: set[str]) -> None:
     """The cut rule where none is given, and what its other options are by default."""
-    if "rpo.cut.rule" not in given:
-        one_place = getattr(flat, "rpo.init.mode") != "progressive"
-        comparable = getattr(flat, "rollout.temperature") == getattr(flat, "rollout.top_p") == 1
-        if one_place or not comparable or not getattr(flat, "rpo.cache.log_probs"):
-            setattr(flat, "rpo.cut.rule", "uniform")
+    if "rpo.cut.rule" not in given and _speaks_against_verify(flat, given):
+        setattr(flat, "rpo.cut.rule", "uniform")
     for name, value in defaults_with(getattr(flat, "rpo.cut.rule")).items():
         if name not in given:
             setattr(flat, name, value)
 
 
+def _speaks_against_verify(flat: argparse.Namespace, given: set[str]) -> bool:
+    """Whether something is given that verified reuse cannot follow, or that only a rule that cuts reads."""
+    value = vars(flat)
+    comparable = value["rollout.temperature"] == value["rollout.top_p"] == 1 and value["rpo.cache.log_probs"]
+    turns = {value[name] for name in _TURNS}
+    return (
+        value["rpo.init.mode"] != "progressive"
+        or not comparable
+        or bool(given & {*_CUTS, *_CHOICE})
+        or ("rpo.update.rule" in given and value["rpo.update.rule"] != "every")
+        or value["rpo.prefix_loss.mode"] == "segment"
+        or not turns <= {None, "bare", VERIFY}
+    )
+
+
 def _check_cut_options(flat: argparse.Namespace, given: set[str]) -> None:
-    """Options given by hand that the cut rule does not read, so that they would have no effect."""
-    verifies = getattr(flat, "rpo.enable") and getattr(flat, "rpo.cut.rule") == VERIFY
-    unread = sorted({"rpo.cut.max", "rpo.cut.scope"} & given)
+    """Options given by hand that the rules do not read, so that they would have no effect."""
+    value = vars(flat)
+    rules = {value["rpo.cut.rule"], *(value[name] for name in _TURNS)} - {None, "bare"}
+    if not value["rpo.enable"]:
+        return
+    unread = sorted(given & set(_CUTS)) if rules == {VERIFY} else []
+    unread += sorted(given & set(_CHOICE)) if value["rpo.update.rule"] == "every" else []
     _need(
-        not (verifies and unread) or {"rpo.cut.after_all_right", "rpo.cut.after_all_wrong"} & given,
-        f"--rpo.cut.rule verify, the default, does not read --{' or --'.join(unread)}: add --rpo.cut.rule uniform, or the "
-        "rule that shall cut",
+        not unread,
+        f"--rpo.cut.rule {value['rpo.cut.rule']} with --rpo.update.rule {value['rpo.update.rule']} does not read "
+        f"--{' or --'.join(unread)}: leave it out, or take a rule that cuts, as --rpo.cut.rule uniform",
+    )
+    _need(
+        VERIFY in rules or "rpo.cut.lenience" not in given,
+        f"--rpo.cut.lenience is read by --rpo.cut.rule verify alone, and the rule is {value['rpo.cut.rule']}: leave it out",
     )
 
 
@@ -184,6 +207,11 @@ def _file_of(value: str | None) -> tuple[str, str | None]:
 
 def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     """Contradictions that OpenRLHF does not know or finds only after the engines have started."""
+    _need(
+        rpo.enable or rpo.advantage.baseline != "zero",
+        "--rpo.advantage.baseline zero (--rpo.preset raft) is not OpenRLHF's: with --rpo.enable false its estimator would "
+        "center the rewards all the same. For RAFT on full paths use --rpo.cut.fresh_share 1 --rpo.replay.share 0",
+    )
     _need(args.actor.model_name_or_path, "--actor.model_name_or_path is missing: a model folder or a hub name")
     _check_batches(args, "actor", dealt_evenly=rpo.enable and shares_prefixes(args))
     for flag, steps in (("eval.steps", args.eval.steps), ("ckpt.save_steps", args.ckpt.save_steps)):
@@ -320,7 +348,7 @@ def _check_rules(args: SimpleNamespace, rpo: RPOConfig) -> None:
         _need(
             not (segments and rule.each),
             f"--rpo.prefix_loss.mode segment compares depths of one path, and cut rule {name} gives every sample "
-            "a path of its own: use --rpo.cut.rule tree",
+            "a path of its own: use --rpo.cut.rule tree, or uniform with --rpo.cut.scope sample",
         )
     _need(
         rpo.advantage.baseline != "history" or estimator not in ("group_norm", "rloo", "dr_grpo", "reinforce_baseline"),

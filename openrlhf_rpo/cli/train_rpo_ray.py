@@ -40,6 +40,10 @@ def prepare(args: SimpleNamespace) -> None:
     if args.rpo.enable:
         args.vllm.enable_prefix_caching = True
         check_run(args, RPOConfig.from_namespace(args.rpo))
+        cut, loss, update = args.rpo.cut.rule, args.rpo.prefix_loss.mode, args.rpo.update.rule
+        print(
+            f"Cut rule {cut}, update rule {update}, loss on prefixes: {loss}", flush=True
+        )  # by default one follows the other
     else:
         load_tokenizer(args)
     connect(args, device)

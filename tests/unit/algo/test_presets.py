@@ -60,5 +60,7 @@ def test_the_paper_preset_is_made_of_options_that_exist_and_pass_their_check():
 def test_the_presets_of_upstream_options_exist_in_upstream():
     actions = {action.dest: action for action in build_parser()._actions}
     for option, value in (GRPO | DAPO | {"reward.overlong_buffer_len": 1}).items():
+        if option.startswith("rpo."):
+            continue
         assert option in actions
         assert not actions[option].choices or value in actions[option].choices

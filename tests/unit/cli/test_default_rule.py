@@ -10,7 +10,6 @@ from openrlhf_rpo.cli.options import UsageError
 VERIFIED = {"update.rule": "every", "prefix_loss.mode": "include", "replay.share": 0.85, "cut.max_reuses": 6}
 OTHERS = {"update.rule": "epsilon_greedy", "prefix_loss.mode": "mask", "replay.share": 0.75, "cut.max_reuses": 0}
 OWN_RULE = "def half(context):\n    return (len(context.path) // 2,) * context.n_samples\n"
-REFUSED = "--rpo.cut.rule verify, the default, does not read {}: add --rpo.cut.rule uniform, or the rule that shall cut"
 
 
 @pytest.fixture
@@ -135,55 +134,77 @@ def test_an_update_rule_given_by_hand_wins(command, tmp_path):
     rule = f"{tmp_path}/mine.py:all_of_them"
     assert command(rpo__update__rule=rule).rpo.update.rule == rule
     with pytest.raises(ValueError, match="add --rpo.update.rule every, or another cut rule"):
-        command(rpo__update__rule="epsilon_greedy")
+        command(rpo__cut__rule="verify", rpo__update__rule="epsilon_greedy")
 
 
-# ── What verified reuse does not read ──
+# ── Options that speak of another rule ──
+
+CUTTING = [
+    {"rpo__cut__max": "ratio:0.25"},
+    {"rpo__cut__max": "ratio:0.5"},  # its default
+    {"rpo__cut__scope": "sample"},
+    {"rpo__update__epsilon": 0.5},
+    {"rpo__update__admit": "any"},
+]
 
 
-@pytest.mark.parametrize("rule", [None, "verify"])
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"rpo__cut__max": "ratio:0.25"}, "--rpo.cut.max"),
-        ({"rpo__cut__max": "ratio:0.5"}, "--rpo.cut.max"),  # its default
-        ({"rpo__cut__scope": "sample"}, "--rpo.cut.scope"),
-        ({"rpo__cut__max": "fixed:9", "rpo__cut__scope": "group"}, "--rpo.cut.max or --rpo.cut.scope"),
-    ],
-)
-def test_options_of_the_cutting_rules_are_refused_with_the_remedy(command, rule, changes, named):
-    with pytest.raises(UsageError) as refused:
-        command(rpo__cut__rule=rule, **changes)
-    assert str(refused.value) == REFUSED.format(named)
-    assert command(**changes | {"rpo__cut__rule": "uniform"}).rpo.cut.rule == "uniform"
+@pytest.mark.parametrize("changes", CUTTING)
+def test_an_option_that_only_a_rule_that_cuts_reads_brings_the_uniform_one(command, changes):
+    args = command(**changes)
+    assert args.rpo.cut.rule == "uniform"
+    assert what_goes_with_the_rule(args) == OTHERS
 
 
-@pytest.mark.parametrize("cause", [{"rpo__init__mode": "bulk"}, {"rollout__temperature": 0.7}])
-def test_where_the_cut_is_uniform_by_itself_they_need_no_rule_beside_them(command, cause):
-    assert command(rpo__cut__max="fixed:9", **cause).rpo.cut.max == "fixed:9"
+@pytest.mark.parametrize("changes", CUTTING)
+def test_beside_verified_reuse_by_name_it_is_refused_with_the_remedy(command, changes):
+    [option] = ("--" + name.replace("__", ".") for name in changes)
+    with pytest.raises(UsageError, match=f"does not read {option}: leave it out, or take a rule that cuts"):
+        command(rpo__cut__rule="verify", **changes)
 
 
-@pytest.mark.parametrize(
-    "turn",
-    [
-        {"rpo__cut__after_all_right": "uniform"},
-        {"rpo__cut__after_all_wrong": "uniform", "rpo__update__on_all_wrong": "keep"},
-    ],
-)
-def test_a_rule_that_has_its_turn_beside_verified_reuse_reads_them(command, turn):
-    args = command(rpo__cut__max="ratio:0.25", rpo__cut__scope="sample", **turn)
-    assert (args.rpo.cut.rule, args.rpo.cut.max, args.rpo.cut.scope) == ("verify", "ratio:0.25", "sample")
+def test_an_update_rule_that_chooses_brings_the_uniform_cut(command, tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text("def pick(context):\n    return None\n")
+    for rule in ("epsilon_greedy", "right_and_wrong", f"{own}:pick"):
+        args = command(rpo__update__rule=rule)
+        assert what_goes_with_the_rule(args) == OTHERS | {"update.rule": rule}
+    assert command(rpo__update__rule="every").rpo.cut.rule == "verify"
+
+
+def test_a_turn_of_a_rule_that_cuts_brings_the_uniform_one(command):
+    args = command(rpo__cut__after_all_right="failure", rpo__update__rule="right_and_wrong", rpo__cut__max="ratio:1")
+    assert (args.rpo.cut.rule, args.rpo.cut.max) == ("uniform", "ratio:1")
+    assert command(rpo__cut__after_all_right="uncertain").rpo.cut.rule == "uniform"
+    assert command(rpo__cut__after_all_right="bare").rpo.cut.rule == "verify"
+
+
+def test_a_turn_beside_verified_reuse_by_name_reads_them(command):
+    args = command(rpo__cut__rule="verify", rpo__cut__after_all_right="uniform", rpo__cut__max="ratio:0.25")
+    assert (args.rpo.cut.rule, args.rpo.cut.max) == ("verify", "ratio:0.25")
     assert what_goes_with_the_rule(args) == VERIFIED
 
 
-def test_a_turn_for_wrong_paths_needs_the_rule_that_keeps_them_and_another_cut_rule(command):
-    turn = {"rpo__cut__after_all_right": "failure", "rpo__cut__max": "ratio:1"}
-    with pytest.raises(ValueError, match="add --rpo.update.rule right_and_wrong"):
-        command(**turn)
-    args = command(**turn, rpo__cut__rule="uniform", rpo__update__rule="right_and_wrong")
-    assert what_goes_with_the_rule(args) == OTHERS | {"update.rule": "right_and_wrong"}
+def test_segments_bring_a_rule_that_cuts_one_path(command):
+    args = command(rpo__prefix_loss__mode="segment", rpo__cut__scope="sample", algo__advantage__estimator="reinforce")
+    assert what_goes_with_the_rule(args) == OTHERS | {"prefix_loss.mode": "segment"}
 
 
-def test_a_preset_and_a_plain_run_may_have_them_beside_the_rule(command):
+def test_lenience_without_verified_reuse_is_refused(command):
+    with pytest.raises(
+        UsageError, match="--rpo.cut.lenience is read by --rpo.cut.rule verify alone, and the rule is uniform"
+    ):
+        command(rpo__cut__lenience=2, rollout__temperature=0.7)
+    assert command(rpo__cut__lenience=2).rpo.cut.lenience == 2
+
+
+def test_plain_openrlhf_may_have_any_of_them(command):
+    for changes in (
+        *CUTTING,
+        {"rpo__update__rule": "right_and_wrong"},
+        {"rpo__cut__rule": "verify", "rpo__cut__max": "fixed:9"},
+    ):
+        assert not command(rpo__enable="false", **changes).rpo.enable
+
+
+def test_a_preset_may_have_them_beside_the_rule(command):
     assert command(rpo__preset="paper,grpo", rpo__cut__rule="verify", rpo__update__rule="every").rpo.cut.rule == "verify"
-    assert command(rpo__cut__max="fixed:9", rpo__enable="false").rpo.cut.max == "fixed:9"

@@ -375,6 +375,9 @@ def test_without_any_baseline_there_is_no_critic_to_ask(parse):
         parse(rpo__advantage__baseline="zero", rpo__preset=None, algo__advantage__estimator="gae")
     args = parse(rpo__preset="raft", algo__kl__init_coef=None)
     assert (args.rpo.advantage.baseline, args.algo.advantage.estimator, args.algo.kl.init_coef) == ("zero", "reinforce", 0)
+    assert parse(rpo__preset="raft,grpo").rpo.advantage.baseline == "none"
+    with pytest.raises(UsageError, match="use --rpo.cut.fresh_share 1 --rpo.replay.share 0"):
+        parse(rpo__preset="raft", rpo__enable="false")
 
 
 def test_a_refusal_names_the_rule_that_it_is_about(parse):
