@@ -60,7 +60,7 @@ COMMAND = [
         ("time", ["--price", "-1", "--", *COMMAND], "--price is 0 or more"),
         ("sweep", ["--epsilon", "2", "--", *COMMAND], "alpha 0, epsilon 2/seed0: --rpo.update.epsilon 2"),
         ("sweep", ["--parallel", "0", "--", *COMMAND], "--parallel 0: at least 1"),
-        ("sweep", ["--L", "ratio:1", "--", *COMMAND, "--rpo.cut.rule", "verify"], "take a rule that cuts, as --rpo.cut.rule uniform"),
+        ("sweep", ["--L", "ratio:1", "--", *COMMAND, "--rpo.cut.rule", "verify"], "does not read --rpo.cut.max"),
         ("large-to-small", ["--", *COMMAND], "name the stronger model with --stronger"),
         ("large-to-small", ["--stronger", "s", "--source", "c", "--", *COMMAND], "one of the two"),
     ],
