@@ -127,9 +127,9 @@ def _speaks_against_verify(flat: argparse.Namespace, given: set[str]) -> bool:
 def _check_cut_options(flat: argparse.Namespace, given: set[str]) -> None:
     """Options given by hand that the rules do not read, so that they would have no effect."""
     value = vars(flat)
-    rules = {value["rpo.cut.rule"], *(value[name] for name in _TURNS)} - {None, "bare"}
     if not value["rpo.enable"]:
         return
+    rules = {value["rpo.cut.rule"], *(value[name] for name in _TURNS)} - {None, "bare"}
     unread = sorted(given & set(_CUTS)) if rules == {VERIFY} else []
     unread += sorted(given & set(_CHOICE)) if value["rpo.update.rule"] == "every" else []
     _need(
@@ -179,7 +179,7 @@ def _make_files_absolute(flat: argparse.Namespace) -> None:
             )
         if path:
             setattr(flat, name, prefix + os.path.abspath(path))
-    for name in ("rpo.cut.rule", "rpo.cut.after_all_right", "rpo.cut.after_all_wrong", "rpo.update.rule"):
+    for name in ("rpo.cut.rule", *_TURNS, "rpo.update.rule"):
         if (value := getattr(flat, name)) and ".py:" in value:
             setattr(flat, name, os.path.abspath(value))
     url = getattr(flat, "reward.remote_url")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.presets import DAPO, GRPO, PRESETS, RPO_PAPER, dapo_overlong_buffer, expand
+from openrlhf_rpo.algo.presets import DAPO, GRPO, PRESETS, RAFT, RPO_PAPER, dapo_overlong_buffer, expand
+from openrlhf_rpo.cli.options import build_parser
 from openrlhf_rpo.config import GROUPS, RPOConfig, add_options
-from openrlhf_rpo.upstream import build_parser
 
 NAMES = st.lists(st.sampled_from(sorted(PRESETS)), max_size=3)
 OPTIONS = sorted({option for preset in PRESETS.values() for option in preset} | {"reward.overlong_buffer_len"})
@@ -57,10 +57,8 @@ def test_the_paper_preset_is_made_of_options_that_exist_and_pass_their_check():
     RPOConfig(**{name: GROUPS[name](**values[name]) for name in GROUPS}).check()
 
 
-def test_the_presets_of_upstream_options_exist_in_upstream():
+def test_the_presets_of_papers_are_made_of_options_that_exist():
     actions = {action.dest: action for action in build_parser()._actions}
-    for option, value in (GRPO | DAPO | {"reward.overlong_buffer_len": 1}).items():
-        if option.startswith("rpo."):
-            continue
+    for option, value in (GRPO | RAFT | DAPO | {"reward.overlong_buffer_len": 1}).items():
         assert option in actions
         assert not actions[option].choices or value in actions[option].choices
