@@ -1,10 +1,10 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env demo test long gpu-test lighteval lint docs
+.PHONY: help env demo bench test long gpu-test lighteval lint docs
 
 # Every shell script, wherever it lies.
-SCRIPTS = $(shell grep -rIlE '^\#!.*\b(ba)?sh$$' .ci tools examples benchmarks)
+SCRIPTS = $(shell grep -rIlE '^\#!.*\b(ba)?sh$$' .ci tools examples)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 14
@@ -12,22 +12,29 @@ help: ## this list
 env: ## set up .venv from requirements/cpu.lock, or keep it when the lock has not changed
 	@tools/setup_env.sh
 
+# A file of tests stays in one process, the order is that of tests/integration/conftest.py: what takes long goes first.
+IN_PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
+
 demo: env ## train a tiny model on this machine and show what RPO did
 	.venv/bin/openrlhf-rpo demo
 
-test: env ## all tests that need no GPU, but for a few that take many minutes
-	.venv/bin/python -m pytest tests -m "not gpu and not long" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
+test: env ## all tests that need no GPU, but for the long ones
+	.venv/bin/python -m pytest tests -m "not gpu and not long" $(IN_PARALLEL)
 	@echo "make test: all tests passed"
 
-long: env ## those few: runs killed at random moments, two ranks of partitioned weights, trials of a study
-	.venv/bin/python -m pytest tests -m long
+long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies, kills at random moments
+	.venv/bin/python -m pytest tests -m long $(IN_PARALLEL) -v
+	@echo "make long: all tests passed"
+
+bench: env ## one benchmark, its JSON as the last line: make bench NAME=frontier [QUICK=1]; without NAME, their list
+	@.venv/bin/python -m lab.bench $(or $(NAME),--help) $(if $(QUICK),--quick)
 
 gpu-test: ## the tests that need one NVIDIA GPU; in an environment with the extras gpu and dev, not in .venv
 	@python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else sys.argv[1])' \
 	    "make gpu-test: torch sees no NVIDIA GPU in this environment, so every test would be skipped"
 	python -m pytest tests/gpu -m gpu -rs --durations 0
 
-PINS = openrlhf_rpo/cli/evaluate/lighteval.txt
+PINS = openrlhf_rpo/evaluation/lighteval.txt
 lighteval: env ## what `openrlhf-rpo eval --lighteval` needs, in a folder of its own (.venv/lighteval, 400 MB)
 	@cmp -s $(PINS) .venv/lighteval/pins || (rm -rf .venv/lighteval && \
 	    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target .venv/lighteval -r $(PINS) && \

@@ -28,16 +28,15 @@ setup(
     python_requires=">=3.11,<3.13",
     # The migrations live at the top level, where alembic's own command finds them, and travel inside the package.
     packages=[
-        *find_namespace_packages(include=["openrlhf_rpo*"], exclude=["*.__pycache__*", "*.weights*", "*.web*"]),
+        *find_namespace_packages(include=["openrlhf_rpo*"], exclude=["*.__pycache__*", "*.web*"]),
         "openrlhf_rpo._alembic",
         "openrlhf_rpo._alembic.versions",
     ],
     package_dir={"openrlhf_rpo._alembic": "alembic", "openrlhf_rpo._alembic.versions": "alembic/versions"},
     package_data={
         "openrlhf_rpo": ["py.typed"],
-        "openrlhf_rpo.cli.evaluate": ["lighteval.txt"],
+        "openrlhf_rpo.evaluation": ["lighteval.txt"],
         "openrlhf_rpo.reports": ["web/**/*"],
-        "openrlhf_rpo.testbed": ["weights/**/*"],
         "openrlhf_rpo._alembic": ["*.mako"],
     },
     install_requires=[

@@ -1,6 +1,6 @@
-"""How Alembic reaches the path cache: over the connection of a starting run, or by hand (see alembic.ini)."""
+"""Alembic's entry point: migrates over the connection of a starting run, or by hand (see alembic.ini)."""
 
-import logging.config
+import logging
 import os
 
 from alembic import context
@@ -22,16 +22,13 @@ def migrate(connection: Connection) -> None:
 
 
 def migrate_by_hand() -> None:
-    logging.config.fileConfig(context.config.config_file_name, disable_existing_loggers=False)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.INFO)
     with writer_lock(hand_url()), make_engine(hand_url()).begin() as connection:
         migrate(connection)
 
 
-if context.is_offline_mode():
-    context.configure(url=hand_url(), target_metadata=Base.metadata, literal_binds=True, render_as_batch=True)
-    with context.begin_transaction():
-        context.run_migrations()
-elif "connection" in context.config.attributes:
+if "connection" in context.config.attributes:
     migrate(context.config.attributes["connection"])
 else:
     migrate_by_hand()

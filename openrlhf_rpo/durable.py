@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and that a power cut does not take back once they are there."""
+"""Atomic file replacement that survives a power cut."""
 
 import contextlib
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A temporary file beside ``target`` that takes its place, synced to the disk, when the block succeeds.
+    """A temporary file beside ``target`` that replaces it, synced to disk, when the block succeeds.
 
-    Raises OSError, and then the target is as it was.
+    Raises OSError and then leaves the target unchanged.
     """
     temporary = target.with_name(f".{target.name}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or a folder's list of names, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,10 @@
-"""The training loop: roll out, make experience, train, sync, update the cache, commit the step.
+"""The training loop: roll out, make experience, train, sync weights, update the cache, commit the step.
 
-One controller (a Ray actor on the driver's node) as in ``openrlhf/trainer/ppo_trainer.py``, whose base class brings
-loggers, checkpoints, the KL controller and the PPO step. It alone writes the path cache.
+One controller (a Ray actor on the driver's node), as in ``openrlhf/trainer/ppo_trainer.py``, whose base class provides
+loggers, checkpoints, the KL controller and the PPO step. Only the controller writes to the path cache.
 """
 
+import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,37 +14,40 @@ from typing import Any
 import ray
 import torch
 
-from openrlhf_rpo.algo.replay import n_replayed
-from openrlhf_rpo.algo.reward_shaping import shape_rewards
-from openrlhf_rpo.algo.update.decide import decide
+from openrlhf_rpo.algo.methods import Off
+from openrlhf_rpo.algo.methods.decide import decide
+from openrlhf_rpo.algo.methods.replay import n_replayed
 from openrlhf_rpo.algo.variance import has_signal, is_starved
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.checkpoints import Checkpoints, step_of
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.exchange.samples import SampleLog
+from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.exchange.sources import import_source
-from openrlhf_rpo.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
 from openrlhf_rpo.rollout.experience import to_experiences
 from openrlhf_rpo.rollout.generation import Generator
 from openrlhf_rpo.rollout.initial_cache import fill_initial_cache
 from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, load_questions
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import make_scorer
-from openrlhf_rpo.run_files import cache_url, fingerprints, model_place
-from openrlhf_rpo.run_options import steering_options
-from openrlhf_rpo.training.experience_maker import RPOExperienceMaker
+from openrlhf_rpo.run.checkpoints import Checkpoints, step_of
+from openrlhf_rpo.run.files import cache_url, fingerprints, model_place
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
+from openrlhf_rpo.run.samples import SampleLog
+from openrlhf_rpo.run.steering import steering_options
+from openrlhf_rpo.training.experience_maker import RPOExperienceMaker, in_sample_order
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.types import Group, Question, StepRecord
 from openrlhf_rpo.upstream import BasePPOTrainer, balance_experiences, compute_eval_metrics, get_tokenizer
 
+OFF = Off()
 
-class Starved(RuntimeError):
+
+class Starved(Failed):
     """Dynamic sampling found too few groups whose samples differ."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The groups of a step: those trained on, and those that dynamic sampling turned down."""
+    """The groups of a step: those trained on, and those that dynamic sampling dropped."""
 
     kept: list[Group]
     dropped: list[Group]
@@ -65,41 +69,20 @@ class _RPOTrainer(BasePPOTrainer):
         vllm_engines: Any,
         **generate_kwargs: Any,
     ) -> None:
-        """Same arguments as upstream's PPOTrainer; sampling options are read from ``strategy.args``."""
+        """The arguments of upstream's PPOTrainer; options are read from ``strategy.args``."""
         args = strategy.args
-        args.eval.steps = float("inf") if args.eval.steps == -1 else args.eval.steps
-        args.ckpt.save_steps = float("inf") if args.ckpt.save_steps == -1 else args.ckpt.save_steps
+        args.eval.steps = math.inf if args.eval.steps == -1 else args.eval.steps
+        args.ckpt.save_steps = math.inf if args.ckpt.save_steps == -1 else args.ckpt.save_steps
         self.config = RPOConfig.from_namespace(args.rpo)
         tokenizer = get_tokenizer(pretrain, None, "left", strategy, use_fast=not args.data.disable_fast_tokenizer)
-        super().__init__(
-            strategy,
-            actor_model_group,
-            critic_model_group,
-            reward_model_group,
-            reference_model_group,
-            vllm_engines,
-            tokenizer,
-        )
-        self.experience_maker = RPOExperienceMaker(
-            actor_model_group,
-            critic_model_group,
-            reward_model_group,
-            reference_model_group,
-            self.kl_ctl,
-            strategy,
-            tokenizer,
-        )
+        models = (actor_model_group, critic_model_group, reward_model_group, reference_model_group)
+        super().__init__(strategy, *models, vllm_engines, tokenizer)
+        self.experience_maker = RPOExperienceMaker(self.config, *models, self.kl_ctl, strategy, tokenizer)
         questions, _ = load_questions(args, tokenizer)
         self.eval_questions = load_eval_questions(args, tokenizer)
         self.stream = QuestionStream(questions, args.train.seed, args.train.num_episodes)
         self.by_id = {q.question_id: q for q in questions}
-        self.cache = PathCache.open(
-            cache_url(args),
-            fingerprints(args, questions, tokenizer),
-            store_log_probs=self.config.cache.log_probs,
-        )
-        self.cache.set_options(steering_options(args, questions))
-        self.cache.describe(questions, model_place(args))
+        self.cache = self.open_cache(tokenizer)
         self.samples = SampleLog.of_run(self.config, args.ckpt.path, tokenizer)
         self.rollout = Rollout(
             Generator(vllm_engines, args.vllm.enable_sleep),
@@ -109,18 +92,26 @@ class _RPOTrainer(BasePPOTrainer):
             self.config,
             args,
         )
-        if self.wandb_logger:  # upstream draws evaluations over an epoch that nobody logs: every point at 0
-            self.wandb_logger.handle.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
         self.clock = self.rollout.clock
         self.checkpoints = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem)
         self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
         self.totals: dict[str, float] = {}
-        self.last_commit = 0.0  # seconds; a step's record cannot hold its own commit, so the next one does
+        if self.wandb_logger:  # upstream plots evaluations over an epoch that is never logged, so all at 0
+            self.wandb_logger.handle.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
+
+    def open_cache(self, tokenizer: Any) -> PathCache:
+        """Open the run's path cache, and record in it which run it belongs to."""
+        args, questions = self.args, self.stream.questions
+        marks = fingerprints(args, questions, tokenizer)
+        cache = PathCache.open(cache_url(args), marks, store_log_probs=self.config.cache.log_probs)
+        cache.set_options(steering_options(args, questions))
+        cache.describe(questions, model_place(args))
+        return cache
 
     def get_max_steps(self) -> int:
         """Optimizer steps of the whole run, for the learning rate schedule (upstream: ``prepare_datasets``).
 
-        A step's questions may be of two episodes, so these are not counted episode by episode as upstream does.
+        Not counted per episode as upstream does, because a step may span two episodes.
         """
         samples = self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt
         return self.max_steps * (samples // self.args.train.batch_size) * self.args.train.max_epochs
@@ -139,13 +130,12 @@ class _RPOTrainer(BasePPOTrainer):
             batch = self.with_model_scores(batch, experiences)
             with self.clock("train"):
                 status = self.train_on(experiences, step)
-            self.log_prob_gap = self.mean_log_prob_gap(experiences, status)
             with self.clock("weight_sync"):
                 self.broadcast_to_vllm()
             step += 1
             status = self.commit(batch, step, status)
-            self.log(step, status)
-            if step % self.args.eval.steps == 0:  # before the checkpoint, which then says that it was done
+            print(console_line(step, self.max_steps, status), flush=True)
+            if step % self.args.eval.steps == 0:  # before the checkpoint, which then contains it
                 self.evaluate(step)
             self.checkpoint(step, status)
         if step % self.args.eval.steps != 0:
@@ -153,25 +143,25 @@ class _RPOTrainer(BasePPOTrainer):
         self.close()
 
     def check_shared_folder(self) -> None:
-        """Whoever writes or loads a checkpoint sees the folder in which this process publishes it. Raises RuntimeError.
+        """Raise Failed unless every node sees --ckpt.path.
 
-        A policy that sees none starts from the base model without a word, and the cache would be rolled back to step 0.
+        Otherwise the policy would silently start from the base model, and the cache would be rolled back to step 0.
         """
         ckpt = self.args.ckpt
-        written = not ckpt.disable_ds and (ckpt.save_steps != float("inf") or bool(self.eval_questions))
+        written = not ckpt.disable_ds and (ckpt.save_steps != math.inf or bool(self.eval_questions))
         if not (written or ckpt.load_enable):
             return
         groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
         with self.checkpoints.probe() as file:
             blind = {node for group in groups for node in ray.get(group.async_run_method("blind_to", file=file)) if node}
         if blind:
-            raise RuntimeError(
+            raise Failed(
                 f"--ckpt.path {ckpt.path} is another folder on {', '.join(sorted(blind))} than on the driver's node: "
                 "it must be on a file system that all nodes share"
             )
 
     def resume(self) -> int:
-        """The step to go on from: the last checkpoint's, with the cache as it was at that step."""
+        """The step to continue from: that of the last checkpoint, with the cache rolled back to it."""
         states = self.client_states(0) | self.init_checkpoint_states()
         self.restore_best_checkpoint_state(states)
         step = states["global_step"]
@@ -194,12 +184,12 @@ class _RPOTrainer(BasePPOTrainer):
         return step
 
     def collect_batch(self, step: int) -> Batch | None:
-        """Roll out a full batch of groups, or None at the end of the data.
+        """Roll out a full batch of groups; None at the end of the data.
 
-        With dynamic sampling, groups without signal are replaced by further questions (DAPO). Raises Starved after
-        ``dynamic.max_batches`` batches of questions, or when all questions were tried.
+        With dynamic sampling (DAPO), groups without signal are replaced by other questions. Raises Starved after
+        ``dynamic.max_batches`` batches of questions, or when too few untried questions are left.
         """
-        self.clock.start_step(rollout=0.0, reward=0.0, cache=self.last_commit)  # present in every record
+        self.clock.start_step(present=("rollout", "reward"), carried=("cache",))
         size = self.args.rollout.batch_size
         kept: list[Group] = []
         dropped: list[Group] = []
@@ -213,22 +203,22 @@ class _RPOTrainer(BasePPOTrainer):
                     "lower --rollout.batch_size, or, where questions are left, raise --rpo.dynamic.max_batches (now "
                     f"{self.config.dynamic.max_batches})."
                 )
-            replayed = self.questions_to_replay(missing, tried, step)
+            replayed = self.questions_to_replay(missing, tried)
             new = self.stream.take(missing - len(replayed), tried | {q.question_id for q in replayed})
             if len(replayed) + len(new) < missing:
                 return None
-            bare = {q.question_id for q in new} if self.config.replay.share else set()
+            bare = {q.question_id for q in new} if self.config.method.replay_share else set()
             for group in self.rollout.roll_out(replayed + new, step, bare):
                 (kept if self.has_signal(group) else dropped).append(group)
         return Batch(kept, dropped)
 
-    def questions_to_replay(self, n: int, exclude: set[str], step: int) -> list[Question]:
-        """Those of ``n`` questions that come from the cache, not visited for the longest time first."""
-        wanted = n_replayed(n, self.config.replay.share, self.config.replay.by, step)
+    def questions_to_replay(self, n: int, exclude: set[str]) -> list[Question]:
+        """The part of ``n`` questions to replay, least recently visited first."""
+        wanted = n_replayed(n, self.config.method.replay_share)
         return [self.by_id[i] for i in self.cache.least_recently_visited(wanted, exclude)] if wanted else []
 
     def has_signal(self, group: Group) -> bool:
-        """Whether dynamic sampling keeps the group: its scores (or shaped rewards) differ, their mean is in range."""
+        """Whether dynamic sampling keeps the group: its scores differ with a mean in range, or its shaped rewards differ."""
         if not self.args.algo.dynamic_filtering_enable:
             return True
         if self.config.dynamic.keep == "rewards":
@@ -239,21 +229,16 @@ class _RPOTrainer(BasePPOTrainer):
 
     def make_experience(self, groups: list[Group]) -> list[Any]:
         """Forward passes, advantages and returns for all samples, in upstream's micro-batches."""
-        self.experience_maker.configure(self.config, lambda scores: self.shape(groups, scores))
-        samples = [
-            experience
-            for group in groups
-            for experience in to_experiences(group, self.rollout.prompt_ids(group.question), self.config.prefix_loss.mode)
-        ]
-        return self.experience_maker.make_experience_batch(samples)
+        samples = [experience for group in groups for experience in to_experiences(group, self.config.method)]
+        return self.experience_maker.make(groups, samples)
 
     def train_on(self, experiences: list[Any], step: int) -> dict[str, Any]:
-        """Hand the experiences to actor and critic and optimize (upstream: ``train_step``)."""
+        """Train actor and critic on the experiences (upstream: ``train_step``); returns the optimizer's metrics."""
         status = self._compute_rollout_stats(experiences)
         if self.args.train.dynamic_batch_enable and not shares_prefixes(self.args):
             experiences = balance_experiences(experiences, self.args)
         refs = []
-        if step > self.args.critic.freezing_steps:  # a frozen actor does not train, and would keep them for later
+        if step > self.args.critic.freezing_steps:  # a frozen actor would keep them for later
             refs += self.actor_model_group.async_run_method_batch(method_name="append", experience=experiences)
         if self.critic_model_group is not None:
             refs += self.critic_model_group.async_run_method_batch(method_name="append", experience=experiences)
@@ -261,20 +246,16 @@ class _RPOTrainer(BasePPOTrainer):
         status |= self.ppo_train(step)
         if "kl" in status:
             self.kl_ctl.update(status["kl"], self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt)
+        if needs_old_log_probs(self.args):  # else the training step reported it
+            status["rollout_log_prob_gap"] = torch.cat([e.info["rollout_log_prob_gap"] for e in experiences]).mean().item()
         return status
 
-    def mean_log_prob_gap(self, experiences: list[Any], status: dict[str, Any]) -> float:
-        """Mean over the samples of |log pi_train - log pi_rollout|, from the pass that computed log pi_train first."""
-        if needs_old_log_probs(self.args):
-            return torch.cat([e.info["rollout_log_prob_gap"] for e in experiences]).mean().item()
-        return status["rollout_log_prob_gap"]
-
     def commit(self, batch: Batch, step: int, trained: dict[str, Any]) -> dict[str, float]:
-        """Decide what enters the cache, and commit it in one transaction with the step's figures, the optimizer's too."""
+        """Decide what enters the cache, and commit it with the step's metrics in one transaction."""
         groups = batch.groups
         cached = self.cache.with_path(group.question.question_id for group in groups)
         decisions = [
-            decide(group, group.question.question_id in cached, self.config.update, step, self.args.train.seed)
+            decide(self.config.method, group, group.question.question_id in cached, step, self.args.train.seed)
             for group in groups
         ]
         metrics = {name: float(value) for name, value in trained.items() if value is not None}
@@ -282,64 +263,50 @@ class _RPOTrainer(BasePPOTrainer):
         if self.args.algo.dynamic_filtering_enable:
             metrics["dynamic_filtering_pass_rate"] = 100 * len(batch.kept) / len(groups)
         failures = self.rollout.scorer.failures if self.rollout.scorer is not None else 0
-        metrics |= {"rpo/rollout_log_prob_gap": self.log_prob_gap, "rpo/reward_failures_total": float(failures)}
+        metrics |= {
+            "rpo/rollout_log_prob_gap": trained["rollout_log_prob_gap"],
+            "rpo/reward_failures_total": float(failures),
+        }
         metrics |= self.clock.metrics()
         self.totals = metrics
-        started = time.perf_counter()
-        self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
-        self.last_commit = time.perf_counter() - started
+        with self.clock("cache"):  # counted in the next step's record
+            self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
         if self.samples is not None:
             self.samples.write(step, batch.kept, batch.dropped)
         return metrics
 
     def initialize_cache(self) -> None:
-        """C(0): nothing in progressive mode; sampled (eq. 1) or imported paths in the others."""
         fill_initial_cache(self.cache, self.rollout, self.stream.questions, self.config, partial(import_source, self.args))
         self.totals.setdefault(GENERATED_TOTAL, self.cache.initial_tokens)
 
     # ── Scores that come from a reward model ──
 
-    def shape(self, groups: list[Group], scores: list[float]) -> list[float]:
-        """Shaped rewards of a batch whose scores came late, in sample order."""
-        shaped, rest = [], iter(scores)
-        for group in groups:
-            own = [next(rest) for _ in group.samples]
-            shaped += shape_rewards(own, [s.path_length for s in group.samples], self.config.shaping)
-        return shaped
-
     def with_model_scores(self, batch: Batch, experiences: list[Any]) -> Batch:
-        """The groups with the reward model's scores; unchanged when they were scored at rollout."""
+        """The groups with the reward model's scores; unchanged if they were scored at rollout."""
         if self.rollout.scorer is not None:
             return batch
-        order = torch.tensor([i for e in experiences for i in e.index]).argsort()
-        scores = iter(torch.cat([e.scores for e in experiences])[order].tolist())
-        rewards = iter(torch.cat([e.info["shaped_reward"] for e in experiences])[order].tolist())
-        kept = [
-            replace(
-                group,
-                samples=tuple(replace(s, score=next(scores), shaped_reward=next(rewards)) for s in group.samples),
-            )
-            for group in batch.kept
-        ]
+        scores = iter(in_sample_order(experiences, [e.scores for e in experiences]))
+        rewards = iter(in_sample_order(experiences, [e.info["shaped_reward"] for e in experiences]))
+        kept = []
+        for group in batch.kept:
+            samples = [replace(s, score=next(scores), shaped_reward=next(rewards)) for s in group.samples]
+            kept.append(replace(group, samples=tuple(samples)))
         return Batch(kept, batch.dropped)
 
     # ── Evaluation, logs, checkpoints ──
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Held-out accuracy from the bare question; the best checkpoint is kept as upstream does."""
-        if not self.eval_questions or self.args.eval.steps == float("inf"):
+        """Held-out accuracy from the bare question; keeps the best checkpoint, as upstream does."""
+        if not self.eval_questions or self.args.eval.steps == math.inf:
             return {}
         started = time.perf_counter()
         n = self.args.eval.n_samples_per_prompt
         sampling = replace(self.rollout.sampling, n_samples=n, temperature=self.args.eval.temperature)
         groups = self.rollout.sample_bare(self.eval_questions, sampling, EVAL_STEP)
-        samples = [
-            experience
-            for group in groups
-            for experience in to_experiences(
-                replace(group, samples=tuple(replace(s, shaped_reward=s.score) for s in group.samples)), (0,), "mask"
-            )
-        ]
+        samples: list[Any] = []
+        for group in groups:
+            scored = [replace(s, shaped_reward=s.score) for s in group.samples]
+            samples += to_experiences(replace(group, samples=tuple(scored)), OFF)
         rows = [([q.datasource], [q.prompt], [q.label], [None]) for q in self.eval_questions]
         logs = compute_eval_metrics(rows, samples, n)
         logs["eval_seconds"] = time.perf_counter() - started
@@ -356,7 +323,7 @@ class _RPOTrainer(BasePPOTrainer):
         return logs
 
     def client_states(self, step: int) -> dict[str, Any]:
-        """What a checkpoint says about the run beside the weights; everything else is keyed by it or in the cache."""
+        """The run's state in a checkpoint besides the weights; the rest follows from it or is in the cache."""
         scorer = self.rollout.scorer
         return {
             "episode": self.stream.episode,
@@ -368,18 +335,18 @@ class _RPOTrainer(BasePPOTrainer):
         }
 
     def checkpoint(self, step: int, status: dict[str, Any]) -> None:
-        """Upstream's logs and checkpoint; the step was committed before, and a copy of the cache goes beside it."""
+        """Write upstream's logs and, every --ckpt.save_steps, a checkpoint with a copy of the cache."""
         with self.checkpoints.staging_cleared_on_error():
             self.save_logs_and_checkpoints(step, status, self.client_states(step))
         written = self.publish(f"global_step{step}")
         if step % self.args.ckpt.save_steps == 0 and not written and not self.args.ckpt.disable_ds:
-            raise RuntimeError(
+            raise Failed(
                 f"the checkpoint of step {step} cannot be seen on the driver's node any more: is the file system of "
                 f"--ckpt.path {self.args.ckpt.path} still there?"
             )
 
     def publish(self, tag: str) -> bool:
-        """What the training actors wrote becomes checkpoint ``tag``; False when they wrote nothing."""
+        """Publish what the training actors wrote as checkpoint ``tag``; False if they wrote nothing."""
         written = self.checkpoints.publish(tag, self.cache.copy_to)
         if written:
             print(f"Checkpoint {tag} is complete", flush=True)
@@ -387,13 +354,10 @@ class _RPOTrainer(BasePPOTrainer):
         return written
 
     def prune_cache(self, step: int) -> None:
-        """Let go of replaced paths (``--rpo.cache.keep_versions``), but of none that a checkpoint can go back to."""
+        """Delete replaced paths (``--rpo.cache.keep_versions``), except those that a checkpoint may roll back to."""
         keep = self.config.cache.keep_versions
         if keep is not None:
             self.cache.prune(min(step - keep, self.checkpoints.oldest_step()))
-
-    def log(self, step: int, status: dict[str, Any]) -> None:
-        print(console_line(step, self.max_steps, status), flush=True)
 
     def close(self) -> None:
         if self.rollout.scorer is not None:

@@ -1,19 +1,19 @@
-"""The nouns of RPO, frozen and free of any dependency.
+"""The data types of RPO: frozen dataclasses without dependencies.
 
-A path is a complete stored answer; its kept head is the prefix, what was dropped is the cut, and the tokens sampled
-now are the response, so for every sample::
+A path is a complete stored answer. The part of it that is kept is the prefix, the number of dropped tokens is the cut,
+and the newly sampled tokens are the response, so for every sample::
 
     path_length = prefix_length + response_length
 
-Example, a cached path of 6 tokens cut by m = 2, one sample of the group::
+Example: one sample from a cached path of 6 tokens cut by m = 2::
 
     cached path   a b c d e <end>
     prefix        a b c d                 cut = 2, prefix_length = 4
     response              x y <end>       response_length = 3
     new path      a b c d x y <end>       path_length = 7
 
-Lengths are in tokens everywhere. Log-probs are natural logarithms under the distribution that sampled the token
-(after temperature).
+All lengths are in tokens. Log-probs are natural logarithms under the distribution that sampled the token, after
+temperature.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,15 @@ from typing import Literal
 
 FinishReason = Literal["stop", "length"]
 
-# Slots, the places of a question's stored paths. RPO fills the first one; some rules keep a path in the others. Rules that
-# keep one path a sample number them from 0.
-OWN, WRONG, EXPERT = 0, 1, 2
+# The slot of a question's own path. The method defines what other slots hold.
+OWN = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """A training task. ``question_id`` is the cache key, ``prompt`` the rendered text sent to the model.
 
-    ``text`` is the question as the data set has it, before any template.
+    ``text`` is the question in the data set, before any template; ``prompt_ids`` are the prompt's token ids.
     """
 
     question_id: str
@@ -39,16 +38,17 @@ class Question:
     label: str
     datasource: str = "default"
     text: str = ""
+    prompt_ids: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A complete stored answer of one question, end token included when ``finish_reason`` is "stop".
+    """A complete stored answer to one question, including the end token when ``finish_reason`` is "stop".
 
     ``prefix_length`` tokens were inherited from the path ``parent_id`` (0 and None in the initial cache).
     ``step`` is the global step that wrote it; ``path_id`` is set once it is stored. ``slot`` is its place among the
     question's stored paths: a new path replaces the one in its slot.
-    ``log_probs`` has one entry a token, or is None when the path was imported as text.
+    ``log_probs`` has one entry per token, or is None for a path imported as text.
     """
 
     question_id: str
@@ -69,8 +69,8 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A stored token that was turned down: where another is drawn instead, its probability, exp(``log_prob``), counts
-    ``weight`` times, 0 <= weight < 1.
+    """A rejected token of a stored path. When another is drawn in its place, this token's probability exp(``log_prob``)
+    is multiplied by ``weight``, 0 <= weight < 1.
     """
 
     token_id: int
@@ -80,10 +80,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The kept head of a path: what a group (or a sample) starts from. ``cut`` is m, the tokens dropped.
+    """The kept part of a path, from which a group (or a sample) continues. ``cut`` is m, the number of dropped tokens.
 
-    The empty prefix (no cached path, a fresh group, or m = path length) makes the group plain GRPO. ``rejected`` is the
-    token that the path had next, where that changes how the first response token is drawn.
+    An empty prefix (no cached path, a fresh group, or m = path length) makes the group plain GRPO. ``rejected`` is the
+    path's next token, when it changes how the first response token is drawn.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -101,8 +101,7 @@ class Sample:
     """One member of a group: ``prefix`` followed by the ``response_ids`` sampled in this step.
 
     ``score`` is correctness as the reward function gave it, ``shaped_reward`` the number trained on; both are None
-    until they are known. ``reward_logs`` are further numbers that the reward function wants to see logged. ``expected`` is
-    the chance that the question's history gave it before it was sampled, None unless the baseline asks for it.
+    until known. ``reward_logs`` are further numbers that the reward function wants logged.
     """
 
     prefix: Prefix
@@ -112,7 +111,6 @@ class Sample:
     score: float | None = None
     shaped_reward: float | None = None
     reward_logs: Mapping[str, float] = field(default_factory=dict)
-    expected: float | None = None
 
     @property
     def path_length(self) -> int:
@@ -125,20 +123,12 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The G samples of one question in one step, in the order in which they were requested."""
-
-    question: Question
-    samples: tuple[Sample, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Visit:
-    """What one step did to one question; the newest visit steers the next one.
+    """What one step did to one question; the next visit depends on the newest one.
 
     ``cut`` and ``prefix_length`` are means over the group's samples, in whole tokens; ``slot`` is that of the first sample's
     path. ``shortest_path`` is the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the
-    bare prompt (spec: reset after a group without any rewarded sample).
+    bare question.
     """
 
     question_id: str
@@ -154,11 +144,23 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheDecision:
-    """What the update rule decided for one question: ``path`` replaces the cached one, or None keeps it.
+class Group:
+    """The G samples of one question in one step, in the order requested.
 
-    ``others`` replace the paths in the further slots. ``visit.outcome`` names the cause, so that what was turned down is
-    counted by reason: "best", "random", "no_rewarded_sample", "reset", "update_off", ...
+    ``visits`` are the question's earlier visits, oldest first, as many as the method reads.
+    """
+
+    question: Question
+    samples: tuple[Sample, ...]
+    visits: tuple[Visit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDecision:
+    """What the method stores for one question: ``path`` replaces the cached one, or None keeps it.
+
+    ``others`` replace the paths in other slots. ``visit.outcome`` gives the reason, which metrics count: "best",
+    "random", "no_rewarded_sample", "reset", ...
     """
 
     path: Path | None
@@ -167,13 +169,13 @@ class CacheDecision:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Everything that is stored."""
+        """All paths to store."""
         return self.others if self.path is None else (self.path, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What one step did, as stored and logged (spec section 8). ``metrics`` are flat name -> number."""
+    """What one step did, as stored and logged. ``metrics``: name -> number (docs/metrics.md)."""
 
     step: int
     episode: int

@@ -1,15 +1,15 @@
-"""The one file that knows OpenRLHF's names: its classes, its option parser, its checks, its entry point.
+"""The only file that names parts of OpenRLHF: its classes, option parser, checks and entry point.
 
-Names are resolved when first used (``from openrlhf_rpo.upstream import Experience`` imports openrlhf then), so that the
-command line can be parsed and refused without loading torch. OpenRLHF 0.11.2 builds its parser and checks its options
-below ``if __name__ == "__main__"`` in ``openrlhf/cli/train_ppo_ray.py``: both are taken from the installed file, by
-its syntax tree, instead of being retyped here.
+Names are resolved when first used (``from openrlhf_rpo.upstream import Experience`` imports openrlhf then), so the command
+line can be parsed and refused without loading torch. OpenRLHF 0.11.2 builds its parser and checks its options below ``if
+__name__ == "__main__"`` in ``openrlhf/cli/train_ppo_ray.py``; that code is taken from the syntax tree of the installed file.
 """
 
 import argparse
 import ast
 import importlib
 import importlib.util
+import runpy
 from collections.abc import Callable
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -18,9 +18,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_rpo import platform
+from openrlhf_rpo.errors import UpstreamError, UsageError
+from openrlhf_rpo.platform.ray_class import unwrap
 
 SUPPORTED_VERSION = "0.11.2"
-STAGING = "incoming"  # below --ckpt.path: where the training actors write a checkpoint before it is one
+STAGING = "incoming"  # below --ckpt.path: where the training actors write a checkpoint before it is published
 
 _CLASSES = {
     "Actor": "openrlhf.models",
@@ -47,16 +49,8 @@ _RAY_CLASSES = {
 }
 
 
-class UpstreamError(RuntimeError):
-    """OpenRLHF is missing, or of a version this package was not written against."""
-
-
-class UsageError(ValueError):
-    """The options contradict each other or miss something; the message is for the user."""
-
-
 def __getattr__(name: str) -> Any:
-    """Resolve an upstream name lazily; the plain class underneath for Ray actors, which cannot be subclassed."""
+    """Resolve an upstream name lazily; for Ray actors, the Python class underneath."""
     if name in _CLASSES:
         platform.prepare()
         return getattr(importlib.import_module(_CLASSES[name]), name)
@@ -66,13 +60,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def unwrap(ray_actor_class: Any) -> type:
-    """The Python class under a ``@ray.remote`` class."""
-    return ray_actor_class.__ray_metadata__.modified_class.__ray_actor_class__
-
-
 def check_version() -> None:
-    """Raises UpstreamError unless the installed openrlhf is the one whose seams are used here."""
+    """Raises UpstreamError unless the supported version of openrlhf is installed."""
     try:
         installed = version("openrlhf")
     except PackageNotFoundError:
@@ -88,21 +77,20 @@ def check_version() -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """OpenRLHF's own parser with every one of its options and defaults, unparsed."""
+    """OpenRLHF's own parser, with all its options and defaults."""
     before, _ = _main_block()
-    scope = _run(before, {})
-    return scope["parser"]
+    return _run(before, {})["parser"]
 
 
 def nest(flat: argparse.Namespace) -> SimpleNamespace:
     """``--algo.kl.init_coef`` as ``args.algo.kl.init_coef``."""
-    return _load_file("utils/config.py").hierarchize(flat)
+    return runpy.run_path(str(_source_file("utils/config.py")))["hierarchize"](flat)  # importing it would load torch
 
 
 def finish_args(flat: argparse.Namespace) -> SimpleNamespace:
     """Nest the parsed options (``args.algo.kl``...) and run OpenRLHF's own checks, which also fill in defaults.
 
-    Raises UsageError with upstream's message where upstream would have stopped with an assertion or an attribute error.
+    Raises UsageError with upstream's message where upstream would fail with an assertion or attribute error.
     """
     _, after = _main_block()
     args = nest(flat)
@@ -116,9 +104,9 @@ def finish_args(flat: argparse.Namespace) -> SimpleNamespace:
 
 
 def _main_block() -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Statements of the ``__main__`` block of train_ppo_ray.py: those that build the parser, and those that check.
+    """The statements of train_ppo_ray.py's ``__main__`` block that build the parser, and those that check the options.
 
-    Left out: ``args = parser.parse_args()``, the import and call of ``hierarchize``, and the final ``train(args)``.
+    The parsing itself, the call of ``hierarchize`` and the final ``train(args)`` are left out.
     """
     tree = ast.parse(_source_file("cli/train_ppo_ray.py").read_text())
     block = next(n for n in tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)).body
@@ -134,7 +122,7 @@ def _run(statements: list[ast.stmt], scope: dict[str, Any]) -> dict[str, Any]:
 
     scope |= {"argparse": argparse, "datetime": datetime}
     code = compile(ast.Module(body=statements, type_ignores=[]), str(_source_file("cli/train_ppo_ray.py")), "exec")
-    exec(code, scope)  # upstream's own installed code, nothing of ours or of the user's
+    exec(code, scope)  # only upstream's installed code
     return scope
 
 
@@ -145,26 +133,17 @@ def _source_file(relative: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / relative
 
 
-def _load_file(relative: str) -> Any:
-    """Load one dependency-free upstream file without its package, whose import pulls in torch."""
-    spec = importlib.util.spec_from_file_location(f"_openrlhf_{Path(relative).stem}", _source_file(relative))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 # ── The entry point ──
 
 
 def train(args: SimpleNamespace) -> None:
-    """OpenRLHF's ``train``: engines, actors, trainer, fit, save. Ray must be initialized."""
+    """Run OpenRLHF's ``train``. Ray must be initialized."""
     platform.prepare()
     importlib.import_module("openrlhf.cli.train_ppo_ray").train(args)
 
 
 def create_engines(args: SimpleNamespace, engine: Any, logprobs_mode: str) -> list[Any]:
-    """The vLLM engines of a run by OpenRLHF's own placement, without its trainer. Ray must be initialized."""
+    """The run's vLLM engines, placed as OpenRLHF does, without a trainer. Ray must be initialized."""
     platform.prepare()
     module = importlib.import_module("openrlhf.trainer.ray.vllm_engine")
     with _set([(module, "RolloutRayActor", engine)]):
@@ -186,7 +165,7 @@ def create_engines(args: SimpleNamespace, engine: Any, logprobs_mode: str) -> li
 def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor: Any, trainer: Any, logprobs_mode: str):
     """While inside, ``train`` builds our engine, model actors and trainer instead of upstream's.
 
-    Upstream names the classes as module globals, so the topology (placement groups, colocation, ranks) stays its own.
+    Only module globals are replaced; placement groups, colocation and ranks stay upstream's.
     """
     platform.prepare()
     cli = importlib.import_module("openrlhf.cli.train_ppo_ray")
@@ -195,7 +174,7 @@ def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor:
     create: Callable[..., Any] = cli.create_vllm_engines
 
     def create_with_log_probs(*args: Any, **kwargs: Any) -> Any:
-        *head, mode = args  # the last positional argument is logprobs_mode, None unless a correction is on
+        *head, mode = args  # the last positional argument is logprobs_mode, None unless an off-policy correction is on
         return create(*head, mode or logprobs_mode, **kwargs)
 
     replacements = [
@@ -212,9 +191,17 @@ def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor:
 
 @contextmanager
 def actor_trainer(trainer: type):
-    """While inside, upstream's policy actor builds this trainer instead of its ``ActorPPOTrainer``."""
+    """While inside, upstream's policy actor builds ``trainer`` instead of its ``ActorPPOTrainer``."""
     platform.prepare()
     with _set([(importlib.import_module("openrlhf.trainer.ray.ppo_actor"), "ActorPPOTrainer", trainer)]):
+        yield
+
+
+@contextmanager
+def length_penalties(penalize: Callable[[list[Any], SimpleNamespace], None]):
+    """While inside, upstream's experience maker calls ``penalize`` instead of its own length penalties."""
+    module = importlib.import_module("openrlhf.trainer.ppo_utils.experience_maker")
+    with _set([(module, "apply_length_penalties", penalize)]):
         yield
 
 

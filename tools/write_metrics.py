@@ -1,13 +1,13 @@
-"""Write the tables of docs/metrics.md from ``openrlhf_rpo.reports.catalogue``.
+"""Write the tables of docs/metrics.md from ``openrlhf_rpo.run.catalogue``.
 
     python tools/write_metrics.py
 
-``tests/unit/reports/test_catalogue.py`` fails while the file is out of date.
+``tests/unit/run/test_catalogue.py`` fails while the file is out of date.
 """
 
 from pathlib import Path
 
-from openrlhf_rpo.reports.catalogue import SECTIONS
+from openrlhf_rpo.run.catalogue import SECTIONS
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 COMMAND = "python tools/write_metrics.py"

@@ -1,4 +1,4 @@
-"""What people need to read a cache: the questions' texts and labels. The model's name is a row of ``runs``."""
+"""The questions' texts and labels, for people who read a cache. The model's name is a row of ``runs``."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -25,7 +25,7 @@ BATCH = 500
 
 def upgrade() -> None:
     for table in KEYS:
-        # With a default it is added in place; without one SQLite would copy the whole table.
+        # With a default the column is added in place; without one SQLite would copy the table.
         op.add_column(table, sa.Column("checksum", sa.BigInteger(), nullable=False, server_default="0"))
     connection = op.get_bind()
     for name, keys in KEYS.items():
@@ -36,7 +36,7 @@ def upgrade() -> None:
 def fill(connection: sa.Connection, table: sa.Table, keys: list[str]) -> None:
     names = sorted(column.name for column in table.columns if column.name != "checksum")
     heads = [
-        # Of a path's bytes only the first five enter: its own version and checksum.
+        # Of encoded bytes only the first five count: their version and checksum.
         sa.func.substr(column, 1, 5, type_=sa.LargeBinary()).label(column.name)
         if isinstance(column.type, sa.LargeBinary)
         else column

@@ -1,4 +1,4 @@
-"""The slot of the path that a visit cut. Earlier visits are taken for those of a question's own path."""
+"""The slot of the path that a visit cut. For earlier visits, the slot of the question's own path."""
 
 import sqlalchemy as sa
 from alembic import context, op

@@ -13,4 +13,4 @@ RUNS="${RUNS:-$HOME/runs/epsilon}"
 for epsilon in 0 0.1 0.5 0.9; do
     RUN="$RUNS/epsilon-$epsilon" "$TRAIN" --rpo.init.mode bulk --rpo.update.epsilon "$epsilon" "$@"
 done
-RUN="$RUNS/no-update" "$TRAIN" --rpo.init.mode bulk --rpo.update.enable false "$@"
+RUN="$RUNS/no-update" "$TRAIN" --rpo.init.mode bulk --rpo.update.epsilon off "$@"

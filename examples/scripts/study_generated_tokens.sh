@@ -14,6 +14,6 @@ TRAIN="$(dirname "${BASH_SOURCE[0]}")/train_$RECIPE.sh"
 RUNS="${RUNS:-$HOME/runs/tokens-$RECIPE}"
 
 for cut in 300 500 800; do
-    RUN="$RUNS/fixed-$cut" "$TRAIN" --rpo.cut.rule uniform --rpo.cut.max "fixed:$cut" --rpo.budget.rule factor:1 "$@"
+    RUN="$RUNS/fixed-$cut" "$TRAIN" --rpo.cut.max "fixed:$cut" --rpo.budget.rule factor:1 "$@"
 done
 RUN="$RUNS/plain" "$TRAIN" --rpo.enable false "$@"

@@ -3,9 +3,9 @@
 # this one and the flags in which they differ.
 #
 # From the paper: the 7,000 questions of open-rs, 576 samples a step (96 questions x 6), temperature 0.7, answers of at
-# most 4096 tokens, 4 epochs, uniform cuts with L half of the shortest path, epsilon 0.1, alpha 0.01. It does not state the
-# learning rate and the KL weight: they are OpenRLHF's. The rest are this project's defaults with that cut rule
-# (docs/concepts.md); for the paper's literal rules add --rpo.preset paper,grpo.
+# most 4096 tokens, 4 epochs, alpha 0.01; uniform cuts with L half of the shortest path and epsilon 0.1 are the defaults of
+# --rpo.method rpo. The paper does not state the learning rate and the KL weight: they are OpenRLHF's. The rest are this
+# project's defaults (docs/methods.md); for the paper's literal choices add --rpo.method paper.
 #
 # Needs: a node with 8 GPUs of 80 GB, the package with its gpu extra (see setup.py), and Ray: ray start --head
 # Folder: $HOME/runs/rpo-grpo-1.5b, or RUN. Further flags are passed on. Not run on GPUs in this release.
@@ -32,9 +32,6 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir
     --rpo.preset grpo \
     --rpo.reward.functions math \
     --rpo.reward.workers 8 \
-    --rpo.cut.rule uniform \
-    --rpo.cut.max ratio:0.5 \
-    --rpo.update.epsilon 0.1 \
     --rpo.shaping.alpha 0.01 \
     --eval.dataset HuggingFaceH4/MATH-500 \
     --eval.split test \

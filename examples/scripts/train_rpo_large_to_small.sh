@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The paper's appendix "Using a large model's cache pool to guide small model training": the 1.5B starts from the paths that
 # the 7B sampled before its training, two epochs. SOURCE names them; by default it is step 0 of
-# train_rpo_paper_preset_7b.sh, which may be stopped once its initial cache is complete. A file of paths or worked solutions
+# train_rpo_paper_7b.sh, which may be stopped once its initial cache is complete. A file of paths or worked solutions
 # will do as well (docs/cache_command.md, "An initial cache from elsewhere").
 #
 # Needs: what train_rpo_grpo_1.5b.sh needs, and the source.

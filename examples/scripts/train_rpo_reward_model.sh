@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # RPO with a reward model in place of a rule: Llama 3 8B on prompts without a label, judged by OpenRLHF's reward model of the
 # same tokenizer. Not in the paper. Rewards are normalized by the model's own mean and deviation, and an answer above the
-# mean counts as rewarded; every answer is stored, and later reused as far as the policy still agrees with it (verified
-# reuse). A reward model scores after the rollout: no dynamic sampling, no --eval.dataset (README, "Rewards").
+# mean counts as rewarded; every answer is stored, and later reused as far as the policy still agrees with it
+# (--rpo.method verify). A reward model scores after the rollout: no dynamic sampling, no --eval.dataset (docs/rewards.md).
 #
 # Needs: a node with 8 GPUs of 80 GB, the package with its gpu extra (see setup.py), and Ray: ray start --head
 # Folder: $HOME/runs/rpo-reward-model, or RUN. Further flags are passed on. Not run on GPUs in this release.
@@ -29,6 +29,7 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir
     --train.num_episodes 2 \
     --actor.adam.lr 5e-7 \
     --rpo.preset grpo \
+    --rpo.method verify \
     --actor.num_gpus_per_node 8 \
     --ref.num_gpus_per_node 8 \
     --ref.offload \

@@ -8,10 +8,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 RUN="${RUN:-$PWD/runs/laptop}"
 
-python -c 'import sys; from openrlhf_rpo.testbed import write_dataset; write_dataset("hard", sys.argv[1], 128, 64, seed=0)' \
+python -c 'import sys; from lab.testbed import write_dataset; write_dataset("hard", sys.argv[1], 128, 64, seed=0)' \
     "$RUN/data"
 python -m openrlhf_rpo.cli.train_rpo_ray \
-    --actor.model_name_or_path "$PWD/openrlhf_rpo/testbed/weights/hard" \
+    --actor.model_name_or_path "$PWD/lab/testbed/weights/hard" \
     --data.prompt_dataset "$RUN/data/train.jsonl" \
     --data.input_key question \
     --data.label_key answer \

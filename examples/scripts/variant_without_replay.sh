@@ -10,4 +10,4 @@ set -euo pipefail
 RECIPE="${RECIPE:-rpo_grpo_1.5b}"
 export RUN="${RUN:-$HOME/runs/$RECIPE-without-replay}"
 
-"$(dirname "${BASH_SOURCE[0]}")/train_$RECIPE.sh" --rpo.replay.share 0 --rpo.cut.fresh_share 1 "$@"
+"$(dirname "${BASH_SOURCE[0]}")/train_$RECIPE.sh" --rpo.method off "$@"

@@ -1,4 +1,1 @@
-"""The rules of RPO as pure functions: plain numbers and the nouns of ``types`` in, decisions out.
-
-Standard library only: no torch, ray, vllm or SQL, so that every rule can be read, tested and replayed alone.
-"""
+"""The rules of RPO as pure functions of plain numbers and ``types``. Standard library only."""

@@ -1,15 +1,11 @@
-"""What a group says: whether its values differ at all, and whether it was right (spec sections 5 and 8).
+"""Whether a group has signal: with equal values every centred advantage is 0.
 
-With equal values every centred advantage is 0 and the group teaches nothing. Dynamic sampling (DAPO, section 3.2)
-asks this of the scores, or of the shaped rewards.
+Dynamic sampling (DAPO, section 3.2) tests the scores, or the shaped rewards, with it.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
-TOLERANCE = 1e-9  # far above rounding errors of equal rewards, far below any difference that means something
-
-Outcome = Literal["all_right", "all_wrong", "mixed"]
+TOLERANCE = 1e-9  # far above rounding errors of equal rewards, far below any meaningful difference
 
 
 def rewarded(score: float) -> bool:
@@ -23,15 +19,15 @@ def has_signal(values: Sequence[float]) -> bool:
 
 
 def is_starved(n_tried: int, n_questions: int, n_missing: int, limit: int) -> bool:
-    """Whether dynamic sampling gives up: ``limit`` questions were tried, or too few are left for the ``n_missing`` groups.
+    """Whether dynamic sampling gives up: ``limit`` questions were tried, or fewer than ``n_missing`` are left.
 
-    A question is tried once a step, so a small data set may be used up before the limit.
+    A question is tried once per step, so a small data set may run out before the limit.
     """
     return n_tried >= limit or n_questions - n_tried < n_missing
 
 
-def outcome(scores: Sequence[float]) -> Outcome:
-    """ "all_right", "all_wrong" or "mixed", of a group's scores. Raises ValueError when there are none."""
+def outcome(scores: Sequence[float]) -> str:
+    """ "all_right", "all_wrong" or "mixed". Raises ValueError if there are no scores."""
     if not scores:
         raise ValueError("a group without samples has no outcome")
     n_rewarded = sum(rewarded(score) for score in scores)

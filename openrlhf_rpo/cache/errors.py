@@ -1,4 +1,4 @@
-"""What can be wrong with a path cache. Every message says what is wrong, where, and what to do."""
+"""Errors of the path cache. Every message says what is wrong, where, and what to do."""
 
 import contextlib
 import pathlib
@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from openrlhf_rpo.errors import UserError
 
-class CacheError(RuntimeError):
-    """Base of all errors of the path cache; what was committed before it is whole."""
+
+class CacheError(UserError):
+    """Base of all path cache errors. Earlier commits are intact."""
 
 
 class CacheMismatch(CacheError):
@@ -21,11 +23,11 @@ class CacheLocked(CacheError):
 
 
 class CacheOlder(CacheError):
-    """The database has an earlier schema revision: a run that opens it upgrades it, a reader changes nothing."""
+    """The database has an older schema revision, which a run upgrades but a reader must not."""
 
 
 class CacheNewer(CacheError):
-    """The database has a schema revision that this version of the package does not know."""
+    """The database has a schema revision unknown to this version of the package."""
 
 
 class CacheCorrupt(CacheError):
@@ -38,7 +40,7 @@ class CacheUnwritable(CacheError):
 
 _SPACE = "Nothing of this transaction was stored and earlier ones are whole; free space on the disk and resume"
 _SERVER = "Check that the server runs, that the database exists, and the name and password in --rpo.cache.url"
-# PostgreSQL's states (their beginnings), in the order in which they are looked for.
+# Prefixes of PostgreSQL's SQLSTATE codes; the first match counts.
 _POSTGRES: tuple[tuple[str, type[CacheError], str], ...] = (
     ("53100", CacheUnwritable, _SPACE),
     ("25006", CacheUnwritable, "The server or this connection may only read"),
@@ -49,7 +51,7 @@ _POSTGRES: tuple[tuple[str, type[CacheError], str], ...] = (
     ("08", CacheUnwritable, _SERVER),
     ("57P", CacheUnwritable, "What was committed is whole; resume when the server is up"),
 )
-# SQLite's own words, stable over its versions, in the order in which they are looked for.
+# SQLite's messages, which are stable across versions; the first match counts.
 _SQLITE: tuple[tuple[str, type[CacheError], str], ...] = (
     ("file is not a database", CacheCorrupt, ""),
     ("malformed", CacheCorrupt, ""),
@@ -63,7 +65,7 @@ _SQLITE: tuple[tuple[str, type[CacheError], str], ...] = (
 
 
 def cure_of(where: str) -> str:
-    """What to do about a damaged database, as a command where a copy lies beside the latest checkpoint."""
+    """How to recover from a damaged database, with the copy beside the latest checkpoint if there is one."""
     file = pathlib.Path(where)
     latest = file.parent / "_actor" / "latest"
     remove = f"`rm -f {file} {file}-wal {file}-shm`"
@@ -71,18 +73,18 @@ def cure_of(where: str) -> str:
         return "Make an empty database, then resume with --ckpt.load_enable: the copy beside the checkpoint fills it."
     if latest.is_file() and (copy := latest.parent / latest.read_text().strip() / file.name).is_file():
         return f"{remove}, then resume with --ckpt.load_enable: the copy {copy} takes its place."
-    return f"{remove}, then put the copy beside a checkpoint in its place, or start anew."
+    return f"{remove}, then put the copy beside a checkpoint in its place, or start over."
 
 
 def translated(error: DBAPIError, where: str) -> CacheError:
-    """The ``CacheError`` that says what a driver's error means. ``where`` names the database."""
+    """The ``CacheError`` that explains a driver's error. ``where`` names the database."""
     cause = str(error.orig)
     if isinstance(error, IntegrityError):
         return CacheError(f"Path cache {where} refused the rows ({cause}). Nothing of this transaction was stored.")
     state = getattr(error.orig, "sqlstate", None)
     known = [(words in cause.lower(), kind, advice) for words, kind, advice in _SQLITE]
     if "://" in where:
-        # Without a state the server was not reached, or ended the connection.
+        # Without a state, the server was unreachable or closed the connection.
         known = [((state or "08").startswith(begin), kind, advice) for begin, kind, advice in _POSTGRES]
     for matches, kind, advice in known:
         if matches:
@@ -92,7 +94,7 @@ def translated(error: DBAPIError, where: str) -> CacheError:
 
 @contextlib.contextmanager
 def readable_errors(where: str) -> Iterator[None]:
-    """Turn a driver's error into the ``CacheError`` that names the database, the cause and what to do."""
+    """Turn driver errors into ``CacheError``s that name the database, the cause and the remedy."""
     try:
         yield
     except DBAPIError as error:
@@ -100,5 +102,5 @@ def readable_errors(where: str) -> Iterator[None]:
     except sqlite3.Error as error:
         raise translated(DBAPIError(None, None, error), where) from error
     except UnicodeDecodeError as error:
-        # The driver's own message quotes the damaged bytes.
+        # The driver's message quotes the damaged bytes.
         raise CacheCorrupt(f"Path cache {where} is damaged ({error}). {cure_of(where)}") from error

@@ -1,4 +1,4 @@
-"""What a cache holds and held: paths, visits, records, at any step, and a path's lineage. Nothing here writes."""
+"""Reading a cache: paths, visits and records at any step, and the lineage of a path."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Set
@@ -8,7 +8,7 @@ from sqlalchemy import distinct, func, select
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache.codec import CodecError
-from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, cure_of
 from openrlhf_rpo.cache.inspection import Inspection
 from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow
 from openrlhf_rpo.cache.replay import ReplayQueue
@@ -20,6 +20,7 @@ from openrlhf_rpo.cache.rows import (
     INITIALISED,
     MODEL,
     OPTION,
+    chunks,
     evaluation_of,
     holds_nothing,
     kept_from,
@@ -38,7 +39,7 @@ from openrlhf_rpo.types import OWN, Path, Question, StepRecord, Visit
 
 
 class PathOutline(NamedTuple):
-    """A stored path without its tokens; ``length`` is their number, ``step`` the one that wrote it."""
+    """A stored path without its tokens: ``length`` is their number, ``step`` the step that wrote it."""
 
     question_id: str
     step: int
@@ -48,7 +49,7 @@ class PathOutline(NamedTuple):
 
 
 class CacheHistory:
-    """The reading half of ``PathCache``. Every method may raise ``CacheError`` or one of its kinds."""
+    """The reading half of ``PathCache``. Every method may raise ``CacheError`` or a subclass."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -58,26 +59,26 @@ class CacheHistory:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What the cache belongs to (``run_files.fingerprints``); empty before a run has claimed it."""
+        """What the cache belongs to (``run.files.fingerprints``); empty before a run has claimed it."""
         with self._transaction() as session:
             return self._run_values(session, FINGERPRINT)
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that steer the run (``run_options``); empty in a cache from before they were stored."""
+        """The options stored by ``set_options``; empty in caches older than that."""
         with self._transaction() as session:
             return self._run_values(session, OPTION)
 
     @property
     def initial_reached(self) -> tuple[int, int]:
-        """(round, questions passed in it) of a bulk initialisation, as ``commit_initial`` was told; (0, 0) before it."""
+        """(round, questions done in it) of a bulk initialisation, as given to ``commit_initial``; at first (0, 0)."""
         with self._transaction() as session:
             attempt, _, passed = (run_value(session, INITIAL_REACHED) or "0:0").partition(":")
         return int(attempt), int(passed)
 
     @property
     def latest_step(self) -> int:
-        """The newest committed step; 0 when only the initial cache is complete, -1 before that."""
+        """The newest committed step: 0 when only the initial cache is complete, -1 before that."""
         with self._transaction() as session:
             return latest_step(session)
 
@@ -89,50 +90,50 @@ class CacheHistory:
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether any run may claim it: nothing was sampled for it yet, whatever its fingerprints and options say."""
+        """Whether nothing was sampled for it yet, so that any run may claim it."""
         with self._transaction() as session:
             return holds_nothing(session)
 
     @property
     def kept_from(self) -> int:
-        """The oldest step at which the cache can be read and to which it can go back: 0 unless it was pruned."""
+        """The oldest step that can be read or rolled back to: 0 unless the cache was pruned."""
         with self._transaction() as session:
             return kept_from(session) or 0
 
     @property
     def initial_tokens(self) -> int:
-        """Tokens generated for the initial cache, those of samples that were not kept included."""
+        """Tokens generated for the initial cache, including samples that were not kept."""
         with self._transaction() as session:
             return int(run_value(session, INITIAL_TOKENS) or 0)
 
     def records(self, after: int = 0) -> list[StepRecord]:
-        """The records of the steps after ``after``, oldest first. A metric that was not finite comes back as NaN."""
+        """The records of the steps after ``after``, oldest first. Metrics that were not finite are NaN."""
         query = select(StepRow).where(StepRow.step > after).order_by(StepRow.step)
         with self._transaction() as session:
             return [record_of(row) for row in session.scalars(query)]
 
     def evaluations(self) -> list[tuple[int, dict[str, float]]]:
-        """(step, held-out figures), oldest first."""
+        """(step, evaluation metrics), oldest first."""
         query = select(EvaluationRow).order_by(EvaluationRow.step)
         with self._transaction() as session:
             return [evaluation_of(row) for row in session.scalars(query)]
 
     @property
     def model(self) -> str | None:
-        """The base model's folder or hub name, as ``describe`` stored it; None before that."""
+        """The base model's folder or hub name, as stored by ``describe``; None before that."""
         with self._transaction() as session:
             return run_value(session, MODEL)
 
     def questions(self) -> dict[str, Question]:
-        """The run's questions by id, as ``describe`` stored them; empty before that."""
+        """The run's questions by id, as stored by ``describe``, sorted; empty before that."""
         with self._transaction() as session:
-            found = [question_of(row) for row in session.scalars(select(QuestionRow))]
-            return {question.question_id: question for question in sorted(found, key=lambda question: question.question_id)}
+            found = {row.question_id: question_of(row) for row in session.scalars(select(QuestionRow))}
+        return dict(sorted(found.items()))
 
     # ── The cache at a step ──
 
     def outlines(self, after: int = -1) -> Iterator[PathOutline]:
-        """Every path stored after step ``after``, superseded ones too, by step and then by question; nothing is decoded."""
+        """Every path stored after step ``after``, superseded ones included, by step and question; decodes nothing."""
         columns = (PathRow.question_id, PathRow.step, PathRow.n_tokens, PathRow.score, PathRow.reward)
         stored = (PathRow.slot == OWN, PathRow.step > after)
         query = select(*columns).where(*stored).order_by(PathRow.step, PathRow.question_id)
@@ -143,35 +144,33 @@ class CacheHistory:
     def paths(self, question_ids: Iterable[str], step: int | None = None) -> dict[str, Path]:
         """The cached path of each question at ``step`` (default: now). A question without one is absent.
 
-        Raises also when the paths of that step were pruned, as do the other methods that take a step.
+        Raises if the paths of that step were pruned, like the other methods that read paths at a step.
         """
         with self._transaction() as session:
             self._need_kept(session, step)
             return {row.question_id: path_of(row) for row in newest(session, PathRow, question_ids, step)}
 
     def visits(self, question_ids: Iterable[str], step: int | None = None) -> dict[str, Visit]:
-        """The newest visit of each question at ``step`` (default: now). A question never visited is absent."""
+        """The newest visit of each question at ``step`` (default: now). Questions never visited are absent."""
         with self._transaction() as session:
             return {row.question_id: visit_of(row) for row in newest(session, VisitRow, question_ids, step)}
 
     def slots(self, question_ids: Iterable[str], step: int | None = None) -> dict[str, dict[int, Path]]:
-        """The stored paths of each question by slot at ``step`` (default: now). A question without any is absent."""
+        """The stored paths of each question by slot at ``step`` (default: now). Questions without any are absent."""
         found: dict[str, dict[int, Path]] = {}
-        ids = list(dict.fromkeys(question_ids))
         with self._transaction() as session:
             self._need_kept(session, step)
-            for start in range(0, len(ids), CHUNK):
-                for row in session.scalars(newest_in_slots(ids[start : start + CHUNK], step)):
+            for ids in chunks(question_ids):
+                for row in session.scalars(newest_in_slots(ids, step)):
                     found.setdefault(row.question_id, {})[row.slot] = path_of(row)
         return found
 
     def all_visits(self, question_ids: Iterable[str]) -> dict[str, tuple[Visit, ...]]:
-        """Every visit of each question, oldest first. A question never visited is absent."""
+        """Every visit of each question, oldest first. Questions never visited are absent."""
         found: dict[str, tuple[Visit, ...]] = {}
-        ids = list(dict.fromkeys(question_ids))
         with self._transaction() as session:
-            for start in range(0, len(ids), CHUNK):
-                query = select(VisitRow).where(VisitRow.question_id.in_(ids[start : start + CHUNK]))
+            for ids in chunks(question_ids):
+                query = select(VisitRow).where(VisitRow.question_id.in_(ids))
                 for row in session.scalars(query.order_by(VisitRow.step)):
                     found[row.question_id] = (*found.get(row.question_id, ()), visit_of(row))
         return found
@@ -182,26 +181,24 @@ class CacheHistory:
             return self._question_ids(session, step, slot)
 
     def with_path(self, question_ids: Iterable[str]) -> set[str]:
-        """Those of ``question_ids`` that have a path of their own now; reads no path."""
-        ids, found = list(question_ids), set[str]()
+        """Those of ``question_ids`` that now have a path of their own; reads no path."""
+        found: set[str] = set()
         with self._transaction() as session:
-            for start in range(0, len(ids), CHUNK):
-                wanted = (PathRow.slot == OWN, PathRow.question_id.in_(ids[start : start + CHUNK]))
+            for ids in chunks(question_ids):
+                wanted = (PathRow.slot == OWN, PathRow.question_id.in_(ids))
                 found.update(session.scalars(select(PathRow.question_id).where(*wanted).distinct()))
         return found
 
     def iter_paths(self, step: int | None = None) -> Iterator[Path]:
-        """Every cached path at ``step`` (default: now), sorted by question; one at a time in memory.
+        """Every cached path at ``step`` (default: now), sorted by question; few are in memory at a time.
 
-        All of them are of one moment, also while a run goes on writing.
+        They are one consistent snapshot, even while a run is writing.
         """
         with self._transaction() as session:
-            # The database's own order of text may be another one: sorted ids are looked up in chunks.
-            ids = self._question_ids(session, step)
-            for start in range(0, len(ids), CHUNK // 10):
-                chunk = ids[start : start + CHUNK // 10]
-                rows = {row.question_id: row for row in session.scalars(newest_query(PathRow, step, chunk))}
-                yield from (path_of(rows[question_id]) for question_id in chunk)
+            # Ids are sorted here and looked up in chunks, because databases sort text differently.
+            for ids in chunks(self._question_ids(session, step), CHUNK // 10):
+                rows = {row.question_id: row for row in session.scalars(newest_query(PathRow, step, ids))}
+                yield from (path_of(rows[question_id]) for question_id in ids)
                 session.expunge_all()
 
     def count(self) -> int:
@@ -210,9 +207,9 @@ class CacheHistory:
             return session.scalar(select(func.count(distinct(PathRow.question_id))).where(PathRow.slot == OWN)) or 0
 
     def least_recently_visited(self, n: int, exclude: Set[str] = frozenset()) -> list[str]:
-        """Up to ``n`` questions to replay: they have a path, are not to start bare, and waited longest since a visit.
+        """Up to ``n`` questions to replay: those with a path that need not start bare, the longest unvisited first.
 
-        Ties go by question id, so that a resumed run finds the same ones.
+        Ties are ordered by question id, so that a resumed run finds the same ones.
         """
         return self._replay_queue().first(n, exclude)
 
@@ -223,10 +220,10 @@ class CacheHistory:
     # ── One question ──
 
     def lineage(self, question_id: str, step: int | None = None) -> list[Path]:
-        """The path of a question at ``step`` (default: now) and those it came from, newest first; empty without one.
+        """A question's path at ``step`` (default: now) and its ancestors, newest first; empty without a path.
 
-        Each keeps the first ``prefix_length`` tokens of the next. The last one has no parent: it is of C(0), or was
-        sampled from the bare question, or, where its prefix is not empty, its parent was pruned.
+        Each path starts with the first ``prefix_length`` tokens of the next one. The last one has no parent: it is from
+        C(0), was sampled from the bare question, or, if its prefix is not empty, its parent was pruned.
         """
         with self._transaction() as session:
             self._need_kept(session, step)
@@ -241,39 +238,38 @@ class CacheHistory:
         """Every visit of a question, oldest first."""
         return list(self.all_visits([question_id]).get(question_id, ()))
 
-    # ── Many questions, with all that happened to them ──
+    # ── The history of many questions ──
 
     def versions(self, question_ids: Iterable[str]) -> dict[str, list[Path]]:
         """Every stored path of each question, superseded ones included, oldest first, without log-probs."""
-        ids = list(dict.fromkeys(question_ids))
-        found: dict[str, list[Path]] = {question_id: [] for question_id in ids}
-        for start in range(0, len(ids), CHUNK):
-            wanted = (PathRow.slot == OWN, PathRow.question_id.in_(ids[start : start + CHUNK]))
+        found: dict[str, list[Path]] = {question_id: [] for question_id in question_ids}
+        for ids in chunks(found):
+            wanted = (PathRow.slot == OWN, PathRow.question_id.in_(ids))
             with self._transaction() as session:
                 for row in session.scalars(select(PathRow).where(*wanted).order_by(PathRow.step)):
                     found[row.question_id].append(path_of(row, with_log_probs=False))
         return found
 
     def visits_after(self, step: int = 0) -> Iterator[Visit]:
-        """Every visit of a later step, by step and then by question."""
+        """Every visit after ``step``, by step and question."""
         query = select(VisitRow).where(VisitRow.step > step).order_by(VisitRow.step, VisitRow.question_id)
         with self._transaction() as session:
             for row in session.scalars(query.execution_options(yield_per=10 * CHUNK)):
                 yield visit_of(row)
 
-    # ── Common parts ──
+    # ── Helpers ──
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Session]:
-        """One transaction, in which a value that is not what was stored becomes ``CacheCorrupt``."""
+        """One transaction, in which damaged values raise ``CacheCorrupt``."""
         try:
             if self._inspection is not None:
                 self._inspection.need_sound()
             with self._database.transaction() as session:
                 yield session
-        except (TypeError, ValueError) as error:  # also of the columns' own types, which know no other kind of value
+        except (TypeError, ValueError) as error:  # from the codec, or a column type that cannot convert a value
             what = error if isinstance(error, CodecError) else f"a row is damaged ({error})"
-            raise CacheCorrupt(f"Path cache {self._database.where}: {what}. {self._database.cure}") from error
+            raise CacheCorrupt(f"Path cache {self._database.where}: {what}. {cure_of(self._database.where)}") from error
 
     @staticmethod
     def _run_values(session: Session, prefix: str) -> dict[str, str]:

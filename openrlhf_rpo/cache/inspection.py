@@ -1,10 +1,7 @@
-"""Every byte of a cache is looked at once when it is opened.
+"""Reading a whole cache once for damage when it is opened.
 
-What a resumed run could read is all of the file: nothing less finds a flipped byte. A small file is read before opening
-returns. A larger one is read in a thread, while models load: damage is raised by the first call after it was found, and
-no step is committed before the end. In between nothing damaged is used either, since every row that is read is checked.
-
-PostgreSQL checks its own files (``initdb --data-checksums``); there rows are checked when they are read.
+A large file is read in a thread while models load; no step is committed before the end (docs/cache.md). PostgreSQL checks
+its own files (``initdb --data-checksums``). On both, every row is also checked when it is read.
 """
 
 import contextlib
@@ -20,7 +17,7 @@ from openrlhf_rpo.cache.sqlite import structure_damages
 from openrlhf_rpo.cache.upkeep import Progress, damages
 
 AT_ONCE = 16 * 2**20
-"""Bytes up to which opening waits: about a tenth of a second on an idle machine."""
+"""Opening waits for files up to this many bytes: about 0.1 seconds on an idle machine."""
 
 
 class _Closed(Exception):
@@ -28,7 +25,7 @@ class _Closed(Exception):
 
 
 class Inspection:
-    """Reads the database at ``url``, in a thread when it is large. Raises ``CacheCorrupt`` at once when it is small."""
+    """Reads the database at ``url`` in a thread. Waits for it, and raises ``CacheCorrupt``, only if the file is small."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -46,12 +43,12 @@ class Inspection:
             self.wait()
 
     def need_sound(self) -> None:
-        """Raises what was found so far."""
+        """Raise what has been found so far."""
         if self._found is not None:
             raise self._found
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Until all was read. Raises what was found."""
+        """Wait until everything is read, then raise what was found."""
         while self._thread.is_alive():
             self._thread.join(0.2 if progress else None)
             if progress:
@@ -72,8 +69,8 @@ class Inspection:
             found = self._inspect()
         except CacheError as error:
             found = error
-        except Exception as error:  # of whatever kind: what was not read to its end is not sound
-            found = CacheError(f"Path cache {self._where} could not be read to its end ({error!r}).")
+        except Exception as error:  # an unfinished inspection must not pass
+            found = CacheError(f"Path cache {self._where} could not be read completely ({error!r}).")
         if not self._closing.is_set():
             self._found = found
 

@@ -1,4 +1,4 @@
-"""One writer a cache: a lock on a file beside the database, held for as long as the cache is open."""
+"""The writer's lock: a lock file beside the database, held while the cache is open."""
 
 import fcntl
 import os
@@ -10,11 +10,11 @@ from openrlhf_rpo.cache.errors import CacheLocked, CacheUnwritable
 
 
 class WriterLock:
-    """``flock`` on ``<database>.lock``, which names its holder. The kernel lets go of it when the process ends.
+    """``flock`` on ``<database>.lock``, which names its holder. The kernel releases it when the process ends.
 
-    The file itself stays: removing it would let two processes lock two files of one name.
-    Raises ``CacheLocked`` when another process (or another cache object of this one) holds it, ``CacheUnwritable`` where
-    the file cannot be made or the file system has no locks.
+    The file is never removed, or two processes could lock two files of the same name.
+    Raises ``CacheLocked`` when another process (or another cache object of this one) holds it, ``CacheUnwritable`` when
+    the file cannot be created or the file system has no locks.
     """
 
     def __init__(self, database: pathlib.Path) -> None:
@@ -45,7 +45,7 @@ class WriterLock:
         _held.add(self)
 
     def release(self) -> None:
-        """Let go of the lock; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self in _held:
             _held.discard(self)
             os.close(self._fd)
@@ -55,7 +55,7 @@ _held: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
 
 
 def _drop_in_child() -> None:
-    """A forked child (a reward process, say) that outlives a killed trainer must not keep the lock."""
+    """A forked child, such as a reward process, must not keep the lock when it outlives a killed trainer."""
     for lock in list(_held):
         lock.release()
 

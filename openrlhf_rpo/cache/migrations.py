@@ -1,4 +1,4 @@
-"""Brings a database to the schema of this version, with the scripts of the top-level ``alembic`` folder."""
+"""Upgrading a database to this version's schema, with the scripts in the top-level ``alembic`` folder."""
 
 import pathlib
 
@@ -12,7 +12,7 @@ from openrlhf_rpo.cache.errors import CacheError, CacheNewer, CacheOlder
 
 
 def scripts_folder() -> pathlib.Path:
-    """``openrlhf_rpo/_alembic`` in an installed wheel, ``alembic`` at the repository root in a checkout."""
+    """``openrlhf_rpo/_alembic`` in a wheel, the top-level ``alembic`` in a checkout. Raises ``CacheError``."""
     package = pathlib.Path(__file__).resolve().parents[1]
     for folder in (package / "_alembic", package.parent / "alembic"):
         if (folder / "env.py").is_file():
@@ -21,28 +21,28 @@ def scripts_folder() -> pathlib.Path:
 
 
 def is_current(connection: Connection, where: str) -> bool:
-    """Whether the schema is this version's. Raises ``CacheNewer`` on a revision unknown here."""
+    """Whether the schema is this version's. Raises ``CacheNewer`` for an unknown revision."""
     current, head = _revisions(connection, where, _config())
     return current == head
 
 
 def upgrade(connection: Connection, where: str) -> None:
-    """Upgrade to head inside the transaction of ``connection``. ``where`` names the database in messages.
+    """Upgrade to head in the transaction of ``connection``. ``where`` names the database in messages.
 
-    Raises ``CacheNewer`` on a revision unknown here, ``CacheError`` on tables that are not a path cache's.
+    Raises ``CacheNewer`` for an unknown revision, ``CacheError`` if the database has tables of something else.
     """
     config = _config()
     current, head = _revisions(connection, where, config)
     if current == head:
         return
     if current is None and set(inspect(connection).get_table_names()) - {"alembic_version"}:
-        raise CacheError(f"{where} is a database of something else. Use another --rpo.cache.url.")
+        raise CacheError(f"{where} is not a path cache. Use another --rpo.cache.url.")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 
 
 def check_revision(connection: Connection, where: str) -> None:
-    """For a reader, which changes nothing. Raises ``CacheOlder``, ``CacheNewer``, ``CacheError`` where there is no cache."""
+    """The check of a reader. Raises ``CacheOlder`` or ``CacheNewer``, and ``CacheError`` if there is no cache."""
     current, head = _revisions(connection, where, _config())
     if current is None:
         raise CacheError(f"{where} holds no path cache.")
@@ -60,7 +60,7 @@ def _config() -> Config:
 
 
 def _revisions(connection: Connection, where: str, config: Config) -> tuple[str | None, str | None]:
-    """(the database's, this version's). Raises ``CacheNewer`` when the database's is unknown here."""
+    """(database's, this version's). Raises ``CacheNewer`` if the database's is unknown."""
     scripts = ScriptDirectory.from_config(config)
     head = scripts.get_current_head()
     current = MigrationContext.configure(connection).get_current_revision()

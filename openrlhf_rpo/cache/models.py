@@ -1,8 +1,8 @@
-"""The tables of the path cache (SQLAlchemy 2 typed ORM). ``alembic/versions`` builds exactly these.
+"""The tables of the path cache (SQLAlchemy 2 typed ORM), as ``alembic/versions`` creates them.
 
-Rows are only added, never changed: the cache at step t is, for each question, the row with the largest step <= t.
-The initial cache has step 0. Token ids and log-probs are bytes of ``codec``. Every row carries a checksum of its other
-columns (``checksum_of``), so that a damaged number is refused like a damaged path.
+Steps only add rows: the cache at step t is, for each question, the row with the largest step <= t, so rolling back means
+deleting newer rows. The initial cache has step 0. Token ids and log-probs are encoded by ``codec``. Every row has a
+checksum of its other columns (``checksum_of``), so that a damaged number is detected like a damaged path.
 """
 
 import functools
@@ -23,7 +23,7 @@ class Base(DeclarativeBase):
 
 
 class RunRow(Base):
-    """What the cache belongs to: fingerprints, model, the package version that made it, when C(0) was complete."""
+    """A fact about the run: fingerprints, options, model, package version, progress of the initial cache."""
 
     __tablename__ = "runs"
 
@@ -32,7 +32,7 @@ class RunRow(Base):
 
 
 class QuestionRow(Base):
-    """One question of the run (``types.Question``): what stands behind its id. Nothing that a step decides reads it."""
+    """One question of the run (``types.Question``), for people to read; training does not use it."""
 
     __tablename__ = "questions"
 
@@ -44,7 +44,7 @@ class QuestionRow(Base):
 
 
 class PathRow(Base):
-    """One path of one question, in one of its slots (``types.OWN``): the newest one in a slot is the one in use."""
+    """One path of one question in one of its slots; the newest path in a slot is in use."""
 
     __tablename__ = "paths"
     __table_args__ = (Index("ix_paths_question_slot_step", "question_id", "slot", "step", unique=True),)
@@ -81,7 +81,7 @@ class VisitRow(Base):
 
 
 class StepRow(Base):
-    """One committed step (``types.StepRecord``). A metric that is not finite is stored as null."""
+    """One committed step (``types.StepRecord``). Metrics that are not finite are stored as null."""
 
     __tablename__ = "steps"
 
@@ -102,10 +102,7 @@ class EvaluationRow(Base):
 
 
 def checksum_of(table: type[Base], values: Mapping[str, Any]) -> int:
-    """CRC-32 of a row's columns by name. Bytes enter with their first five, the version and checksum of ``codec``.
-
-    Times are taken as UTC, which is how SQLite returns them; the migrations compute the same.
-    """
+    """CRC-32 of a row's columns by name, as the migrations compute it; of encoded bytes only version and checksum count."""
     names, take = _columns(table)
     found = [(name, _PLAIN[type(v)](v) if type(v) in _PLAIN else v) for name, v in zip(names, take(values), strict=True)]
     return zlib.crc32(repr(found).encode())
@@ -120,6 +117,7 @@ def _columns(table: type[Base]) -> tuple[list[str], Callable[[Mapping[str, Any]]
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     bytes: lambda value: value[:5],
     dict: lambda value: sorted(value.items()),
+    # SQLite returns UTC without a time zone.
     datetime: lambda value: (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat(),
 }
-"""How the values of some types enter the checksum. Types are looked up exactly: thousands of values a step pass here."""
+"""How values of some types enter the checksum. An exact type lookup, because a step checks thousands of values."""

@@ -1,5 +1,6 @@
-"""All that is PostgreSQL's own: engine and the lock of its one writer."""
+"""PostgreSQL: engine and writer's lock."""
 
+import contextlib
 import os
 import socket
 from typing import Any
@@ -9,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from openrlhf_rpo.cache.errors import CacheError, CacheLocked
 
-# One cache a schema; the server knows the lock by this key and lets go of it when the connection ends.
+# The advisory lock's key, one per schema. The server releases the lock when the connection ends.
 _KEY = "hashtext('openrlhf_rpo path cache ' || current_schema())"
 _HOLDER = text(
     "SELECT activity.application_name FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid) "
@@ -19,7 +20,7 @@ _HOLDER = text(
 
 
 def postgres_engine(url: URL, read_only: bool = False) -> Engine:
-    """An engine whose transactions each see one moment (REPEATABLE READ), with times in UTC.
+    """An engine with a consistent snapshot per transaction (REPEATABLE READ) and times in UTC.
 
     Raises ``CacheError`` when the driver is not installed.
     """
@@ -43,7 +44,7 @@ def postgres_engine(url: URL, read_only: bool = False) -> Engine:
 
 
 class AdvisoryLock:
-    """The writer's lock, held by a connection of its own. Raises ``CacheLocked`` when another one holds it."""
+    """The writer's lock, held by a separate connection. Raises ``CacheLocked`` when another process holds it."""
 
     def __init__(self, engine: Engine, where: str) -> None:
         self._where = where
@@ -56,7 +57,7 @@ class AdvisoryLock:
             )
 
     def need_held(self) -> None:
-        """Raises ``CacheLocked`` when the server ended the connection, and the lock with it."""
+        """Raise ``CacheLocked`` when the server closed the connection and thereby released the lock."""
         try:
             self._connection.scalar(text("SELECT 1"))
         except DBAPIError as error:
@@ -66,8 +67,12 @@ class AdvisoryLock:
             ) from error
 
     def release(self) -> None:
-        """Let go of the lock; a second call does nothing."""
-        # Closed for good: back in the pool, the connection would keep the lock.
-        if not self._connection.closed:
-            self._connection.invalidate()
-            self._connection.close()
+        """Release the lock; a second call does nothing."""
+        if self._connection.closed:
+            return
+        if not self._connection.invalidated:
+            # Closing alone releases it only when the server notices, so that opening again at once could fail.
+            with contextlib.suppress(DBAPIError):
+                self._connection.scalar(text(f"SELECT pg_advisory_unlock({_KEY})"))
+        self._connection.invalidate()
+        self._connection.close()

@@ -1,5 +1,6 @@
 """The order in which cached paths are replayed, kept up to date step by step."""
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence, Set
 
@@ -11,10 +12,10 @@ from openrlhf_rpo.types import CacheDecision
 
 
 class ReplayQueue:
-    """The questions that have a path, by their last visit (never: first), ties by question id.
+    """The questions that have a path, ordered by their last visit (never visited first), then by question id.
 
-    Made from the database once; then each step moves what it visited to the end, so that a step costs nothing that
-    grows with the cache. A question whose last visit says ``start_bare`` waits in its place without being taken.
+    Loaded once from the database; then each step moves the questions it visited to the end, so its cost does not grow
+    with the cache. A question whose last visit has ``start_bare`` keeps its place but is skipped.
     """
 
     def __init__(self, ordered: Sequence[str], bare: Set[str]) -> None:
@@ -23,7 +24,7 @@ class ReplayQueue:
 
     @classmethod
     def load(cls, session: Session) -> "ReplayQueue":
-        """From the newest visits; sorted here, since databases differ in the order of text."""
+        """The queue of a database. Sorted here, because databases sort text differently."""
         last = select(VisitRow.question_id, func.max(VisitRow.step)).group_by(VisitRow.question_id)
         visited: dict[str, int] = {question_id: step for question_id, step in session.execute(last)}
         cached = session.scalars(select(PathRow.question_id).distinct())
@@ -34,17 +35,12 @@ class ReplayQueue:
         )
 
     def first(self, n: int, exclude: Set[str]) -> list[str]:
-        """Up to ``n`` questions, those that waited longest first."""
-        found: list[str] = []
-        for question_id in self._waiting:
-            if len(found) >= n:
-                break
-            if question_id not in exclude and question_id not in self._bare:
-                found.append(question_id)
-        return found
+        """Up to ``n`` questions, the longest unvisited first."""
+        ready = (name for name in self._waiting if name not in exclude and name not in self._bare)
+        return list(itertools.islice(ready, n))
 
     def advance(self, decisions: Sequence[CacheDecision]) -> None:
-        """A step was committed."""
+        """Reorder after a committed step."""
         for decision in sorted(decisions, key=lambda decision: decision.visit.question_id):
             question_id = decision.visit.question_id
             (self._bare.add if decision.visit.start_bare else self._bare.discard)(question_id)

@@ -1,4 +1,4 @@
-"""Between rows and the nouns of ``types``: what is stored, what comes back, and which rows are the cache at a step."""
+"""Conversion between rows and ``types``, and the queries for the cache at a step."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from openrlhf_rpo.cache.codec import (
 from openrlhf_rpo.cache.models import Base, EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow, checksum_of
 from openrlhf_rpo.types import OWN, Path, Question, StepRecord, Visit
 
-# Bound variables a query: below the limit of every database.
+# Bound variables per query: below the limit of every database.
 CHUNK = 500
 FINGERPRINT = "fingerprint."
 INITIALISED = "initialised"
@@ -29,12 +29,22 @@ OPTION = "option."
 KEPT_FROM = "kept_from"
 MODEL = "model"
 Row = TypeVar("Row", PathRow, VisitRow)
-# An object of the ORM, or (what a step reads) the row itself, which costs a quarter of the time.
+# An ORM object or, where a step reads it, a plain row, which takes a quarter of the time.
 Read: TypeAlias = Any
+# The columns that have the values of a path's fields.
+_OF_PATH = ("question_id", "slot", "step", "finish_reason", "score", "reward", "prefix_length", "parent_id")
+_NOT_STORED = "prompt_ids"  # a question's: the tokenizer can recompute them
+
+
+def chunks(question_ids: Iterable[str], size: int = CHUNK) -> Iterator[list[str]]:
+    """The ids, each once and in order, in lists of at most ``size``."""
+    ids = list(dict.fromkeys(question_ids))
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]
 
 
 def path_values(path: Path, step: int, store_log_probs: bool) -> dict[str, Any]:
-    """The columns of a path that ``step`` writes. Raises ValueError with what is wrong with it."""
+    """The columns of a path written by ``step``. Raises ValueError if it is invalid."""
     if path.step != step:
         raise ValueError(f"the path of question {path.question_id} is of step {path.step}, not of step {step}")
     if step == 0 and (path.parent_id is not None or path.prefix_length):
@@ -48,53 +58,32 @@ def path_values(path: Path, step: int, store_log_probs: bool) -> dict[str, Any]:
         log_probs = encode_log_probs(path.log_probs) if path.log_probs is not None and store_log_probs else None
     except CodecError as error:
         raise ValueError(f"the path of question {path.question_id} cannot be stored: {error}") from error
-    return {
-        "question_id": path.question_id,
-        "slot": path.slot,
-        "step": step,
-        "token_ids": token_ids,
-        "log_probs": log_probs,
-        "n_tokens": len(path),
-        "finish_reason": path.finish_reason,
-        "score": float(path.score),
-        "reward": float(path.reward),
-        "prefix_length": path.prefix_length,
-        "parent_id": path.parent_id,
-    }
+    stored = {"token_ids": token_ids, "log_probs": log_probs, "n_tokens": len(path)}
+    numbers = {"score": float(path.score), "reward": float(path.reward)}
+    return {name: getattr(path, name) for name in _OF_PATH} | numbers | stored
 
 
 def path_of(row: Read, with_log_probs: bool = True) -> Path:
-    """The path of a row. Raises ``CodecError`` when it is damaged or its bytes are not as long as it says."""
+    """The path of a row. Raises ``CodecError`` when it is damaged."""
     check(row, PathRow)
     try:
         token_ids = decode_token_ids(row.token_ids)
         log_probs = decode_log_probs(row.log_probs) if row.log_probs is not None and with_log_probs else None
+        if len(token_ids) != row.n_tokens or (log_probs is not None and len(log_probs) != row.n_tokens):
+            raise CodecError("its length differs from its row's")
     except CodecError as error:
         raise CodecError(f"{name_of(row, PathRow)} is damaged ({error})") from error
-    if len(token_ids) != row.n_tokens or (log_probs is not None and len(log_probs) != row.n_tokens):
-        raise CodecError(f"{name_of(row, PathRow)} is damaged (its length differs from its row's)")
-    return Path(
-        question_id=row.question_id,
-        token_ids=token_ids,
-        log_probs=log_probs,
-        finish_reason=row.finish_reason,
-        score=row.score,
-        reward=row.reward,
-        prefix_length=row.prefix_length,
-        step=row.step,
-        path_id=row.id,
-        parent_id=row.parent_id,
-        slot=row.slot,
-    )
+    values = {name: getattr(row, name) for name in _OF_PATH}
+    return Path(**values, token_ids=token_ids, log_probs=log_probs, path_id=row.id)
 
 
 def fields(value: Question | Visit | StepRecord) -> dict[str, Any]:
-    """The columns of a question, a visit or a record."""
-    return {name: getattr(value, name) for name in value.__slots__}
+    """The columns of a question, visit or record."""
+    return {name: getattr(value, name) for name in value.__slots__ if name != _NOT_STORED}
 
 
 def storable(text: str) -> str:
-    """Text as every database takes it: without NUL and lone surrogates."""
+    """The text without NUL and lone surrogates, which databases refuse."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
@@ -105,7 +94,7 @@ def visit_of(row: Read) -> Visit:
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    """JSON knows no NaN."""
+    """Metrics for JSON, which has no NaN."""
     return {name: float(v) if math.isfinite(v) else None for name, v in metrics.items()}
 
 
@@ -115,7 +104,7 @@ def with_nan(metrics: dict[str, float | None]) -> dict[str, float]:
 
 
 def check_path(row: PathRow) -> None:
-    """Raises ``CodecError`` when a path is not what was stored; faster than ``path_of``, and as sure."""
+    """Raise ``CodecError`` when a path is damaged; as reliable as ``path_of`` and faster."""
     check(row, PathRow)
     try:
         check_bytes(row.token_ids)
@@ -128,7 +117,7 @@ def check_path(row: PathRow) -> None:
 def question_of(row: QuestionRow) -> Question:
     """The question of a row. Raises ``CodecError`` when it is damaged."""
     check(row, QuestionRow)
-    return Question(**{name: getattr(row, name) for name in Question.__slots__})
+    return Question(**{name: getattr(row, name) for name in Question.__slots__ if name != _NOT_STORED})
 
 
 def record_of(row: StepRow) -> StepRecord:
@@ -138,51 +127,47 @@ def record_of(row: StepRow) -> StepRecord:
 
 
 def evaluation_of(row: EvaluationRow) -> tuple[int, dict[str, float]]:
-    """(step, held-out figures) of a row. Raises ``CodecError`` when it is damaged."""
+    """(step, evaluation metrics) of a row. Raises ``CodecError`` when it is damaged."""
     check(row, EvaluationRow)
     return row.step, with_nan(row.metrics)
 
 
 def check(row: Read, table: type[Base]) -> None:
-    """Raises ``CodecError`` when the row of ``table`` is not what was stored."""
+    """Raise ``CodecError`` unless the checksum of a row of ``table`` matches."""
     values: Any = row._mapping if isinstance(row, sqlalchemy.Row) else vars(row)
     if checksum_of(table, values) != row.checksum:
         raise CodecError(f"{name_of(row, table)} is damaged (its checksum differs)")
 
 
 def name_of(row: Read, table: type[Base]) -> str:
-    """What a message calls a row of ``table``."""
-    match table.__name__:
-        case PathRow.__name__:
-            return f"path {row.id} of question {row.question_id} (step {row.step})"
-        case VisitRow.__name__:
-            return f"the visit of question {row.question_id} at step {row.step}"
-        case StepRow.__name__:
-            return f"the record of step {row.step}"
-        case EvaluationRow.__name__:
-            return f"the evaluation of step {row.step}"
-        case QuestionRow.__name__:
-            return f"question {row.question_id}"
-        case RunRow.__name__:
-            return f"the entry {row.key!r} about the run"
-    raise TypeError(f"{table.__name__} is no table of a path cache")
+    """The name of a row of ``table`` in messages."""
+    return _NAMES[table].format(row=row)
+
+
+_NAMES: dict[type[Base], str] = {
+    PathRow: "path {row.id} of question {row.question_id} (step {row.step})",
+    VisitRow: "the visit of question {row.question_id} at step {row.step}",
+    StepRow: "the record of step {row.step}",
+    EvaluationRow: "the evaluation of step {row.step}",
+    QuestionRow: "question {row.question_id}",
+    RunRow: "the entry {row.key!r} about the run",
+}
 
 
 def insert_rows(session: Session, table: type[Any], rows: list[dict[str, Any]]) -> None:
-    """Add ``rows`` of columns, all but their checksums, to a table; an empty list adds nothing."""
-    # An insert without rows would be one row of defaults.
+    """Insert ``rows``, given without checksums. An empty list inserts nothing, where SQLAlchemy would add a default row."""
     for start in range(0, len(rows), CHUNK):
         chunk = [row | {"checksum": checksum_of(table, row)} for row in rows[start : start + CHUNK]]
         session.execute(insert(table), chunk)
 
 
 def replace_row(session: Session, table: type[Any], **columns: Any) -> None:
-    """Add a row, or put it in the place of the one with its key."""
+    """Insert a row or replace the one with its key."""
     session.merge(table(**columns, checksum=checksum_of(table, columns)))
 
 
 def run_value(session: Session, key: str) -> str | None:
-    """An entry about the run. Raises ``CodecError`` when it is damaged."""
+    """A value of the table ``runs``, or None. Raises ``CodecError`` when it is damaged."""
     row = session.get(RunRow, key)
     if row is None:
         return None
@@ -191,12 +176,12 @@ def run_value(session: Session, key: str) -> str | None:
 
 
 def next_path_id(session: Session) -> int:
-    """Ids follow each other without regard to rows that were taken back: a repeated step repeats its ids."""
+    """The largest stored id + 1, so that a step repeated after a rollback assigns the same ids."""
     return (session.scalar(select(func.max(PathRow.id))) or 0) + 1
 
 
 def latest_step(session: Session) -> int:
-    """The newest committed step; 0 when only the initial cache is complete, -1 before that."""
+    """The newest committed step: 0 when only the initial cache is complete, -1 before that."""
     newest = session.scalar(select(func.max(StepRow.step)))
     if newest is not None:
         return int(newest)
@@ -204,27 +189,26 @@ def latest_step(session: Session) -> int:
 
 
 def holds_nothing(session: Session) -> bool:
-    """Made by a command that ended before it sampled anything, and open to any run."""
+    """Whether the command that created the cache ended before sampling anything."""
     return latest_step(session) == -1 and run_value(session, INITIAL_TOKENS) is None
 
 
 def kept_from(session: Session) -> int | None:
-    """The oldest step at which the cache can be read; None unless it was pruned."""
+    """The oldest readable step; None unless the cache was pruned."""
     value = run_value(session, KEPT_FROM)
     return int(value) if value is not None else None
 
 
 def newest(session: Session, table: type[Row], question_ids: Iterable[str], step: int | None) -> Iterator[Read]:
-    """For each question the row with the largest step <= ``step``: the definition of the cache at a step."""
-    ids = list(dict.fromkeys(question_ids))
-    for start in range(0, len(ids), CHUNK):
-        query = newest_query(table, step, ids[start : start + CHUNK])
+    """For each question the row with the largest step <= ``step``, which defines the cache at a step."""
+    for ids in chunks(question_ids):
+        query = newest_query(table, step, ids)
         yield from session.execute(query.with_only_columns(*table.__table__.columns)).all()
 
 
-def newest_query(table: type[Row], step: int | None, ids: list[str] | None = None) -> Select[Any]:
-    """The same as one query; of all questions without ``ids``."""
-    candidates: list[Any] = [] if ids is None else [table.question_id.in_(ids)]
+def newest_query(table: type[Row], step: int | None, ids: list[str]) -> Select[Any]:
+    """The query of ``newest``."""
+    candidates: list[Any] = [table.question_id.in_(ids)]
     if step is not None:
         candidates.append(table.step <= step)
     slot: list[Any] = [table.slot == OWN] if issubclass(table, PathRow) else []
@@ -239,7 +223,7 @@ def newest_query(table: type[Row], step: int | None, ids: list[str] | None = Non
 
 
 def newest_in_slots(ids: list[str], step: int | None) -> Select[Any]:
-    """The path with the largest step <= ``step`` in every slot of the questions ``ids``."""
+    """The query for the path with the largest step <= ``step`` in every slot of the questions ``ids``."""
     largest = (
         select(PathRow.question_id, PathRow.slot, func.max(PathRow.step).label("step"))
         .where(PathRow.question_id.in_(ids), *([] if step is None else [PathRow.step <= step]))

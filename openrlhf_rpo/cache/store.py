@@ -1,8 +1,4 @@
-"""``PathCache``: the only writer of cached paths (spec sections 6 and 7).
-
-The single controller owns it. Rows are only added: the cache at step t is, for each question, the row with the largest
-step <= t, so that going back to step t is deleting what is newer. Pruning removes what no step in use reads any more.
-"""
+"""``PathCache``, the only writer of cached paths, owned by the single controller (docs/cache.md)."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +15,6 @@ from openrlhf_rpo.cache.inspection import Inspection
 from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow
 from openrlhf_rpo.cache.replay import ReplayQueue
 from openrlhf_rpo.cache.rows import (
-    CHUNK,
     FINGERPRINT,
     INITIAL_REACHED,
     INITIAL_TOKENS,
@@ -44,9 +39,9 @@ from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord
 
 
 class PathCache(CacheHistory):
-    """The path cache of one run, open for one process. Made by ``PathCache.open``; also a context manager.
+    """The path cache of one run, open in one process. Created by ``PathCache.open``; also a context manager.
 
-    Every method may raise ``CacheError`` or one of its kinds (``cache.errors``), never a bare driver error.
+    Every method may raise ``CacheError`` or a subclass (``cache.errors``), never a driver's error.
     """
 
     def __init__(self, database: Database, store_log_probs: bool) -> None:
@@ -56,12 +51,12 @@ class PathCache(CacheHistory):
 
     @classmethod
     def open(cls, url: str, fingerprints: dict[str, str] | None = None, *, store_log_probs: bool = True) -> "PathCache":
-        """Open or make the cache at ``url``; the first opening stores ``fingerprints``, later ones must agree.
+        """Open or create the cache at ``url``. The first run to open it stores ``fingerprints``; later ones must match.
 
-        Without ``fingerprints`` the cache of any run is opened, to look at it.
+        Without ``fingerprints``, any run's cache can be opened.
 
         Raises ``CacheMismatch`` (other fingerprints), ``CacheLocked`` (another process), ``CacheNewer`` (schema of a
-        later version), ``CacheCorrupt`` (no database or a damaged one), ``CacheUnwritable``.
+        later version), ``CacheCorrupt`` (damaged or not a database), ``CacheUnwritable``.
         """
         cache = cls(Database.open(url), store_log_probs)
         try:
@@ -75,37 +70,32 @@ class PathCache(CacheHistory):
 
     @classmethod
     def open_to_read(cls, url: str) -> "PathCache":
-        """The cache at ``url`` to look at, also while a run writes it: no writer lock, and nothing can be changed.
+        """Open the cache at ``url`` read-only and without the writer's lock, even while a run writes it.
 
         Raises ``CacheError`` when there is none, ``CacheOlder``, ``CacheNewer``, ``CacheCorrupt``, ``CacheUnwritable``.
         """
         return cls(Database.open_to_read(url), store_log_probs=True)
 
-    @staticmethod
-    def is_missing(url: str) -> bool:
-        """Whether there is no cache at ``url`` at all, so that ``restore`` could make it."""
-        return is_missing(url)
-
-    @staticmethod
-    def restore(copy_path: str, url: str) -> None:
-        """Put a copy made by ``copy_to`` in the place of a missing database, atomically."""
-        restore_database(copy_path, url)
+    is_missing = staticmethod(is_missing)
+    """Whether there is no cache at a URL: no file, or a database without tables."""
+    restore = staticmethod(restore_database)
+    """Restore a missing database (second argument: its URL) from a copy made by ``copy_to``, atomically."""
 
     def copy_to(self, path: str) -> None:
-        """A consistent copy as one file: complete and on the disk, or not there at all."""
+        """Write a consistent copy at ``path`` as one SQLite file, atomically and synced to disk."""
         self._database.copy_to(path)
 
     def close(self) -> None:
-        """Let go of the database; a second call does nothing."""
+        """Close the database; a second call does nothing."""
         if self._inspection is not None:
             self._inspection.close()
         self._database.close()
 
     def wait_until_inspected(self, progress: upkeep.Progress | None = None) -> None:
-        """Until every byte was looked at once since opening; ``progress(rows done, rows in all)``.
+        """Wait until the whole cache has been checked since opening; ``progress(rows done, rows in all)``.
 
-        Opening waits for it by itself up to ``inspection.AT_ONCE`` bytes, and the first step that is committed does so
-        for a larger cache. Raises ``CacheCorrupt``.
+        Opening does so for caches up to ``inspection.AT_ONCE`` bytes, the first commit for larger ones. Raises
+        ``CacheCorrupt``.
         """
         if self._inspection is not None:
             self._inspection.wait(progress)
@@ -121,26 +111,24 @@ class PathCache(CacheHistory):
     def describe(self, questions: Sequence[Question], model: str) -> None:
         """Store what people need to read the cache: its questions, and the model whose tokenizer it uses.
 
-        Questions already stored are left alone unless they are others (of a run that never got beyond its checks).
+        Replaces stored questions only if they differ, which happens after a run that failed in its checks.
         """
         ids = {question.question_id for question in questions}
         with self._transaction() as session:
             replace_row(session, RunRow, key=MODEL, value=model)
             if ids != set(session.scalars(select(QuestionRow.question_id))):
                 session.execute(delete(QuestionRow))
-                for start in range(0, len(questions), CHUNK):
-                    chunk = questions[start : start + CHUNK]
-                    rows = [{name: storable(str(v)) for name, v in fields(question).items()} for question in chunk]
-                    insert_rows(session, QuestionRow, rows)
+                rows = [{name: storable(str(v)) for name, v in fields(question).items()} for question in questions]
+                insert_rows(session, QuestionRow, rows)
 
     def mark_initialised(self) -> None:
-        """The initial cache is complete (it may be empty: init progressive). A second call changes nothing."""
+        """Mark the initial cache as complete; with progressive initialisation it is empty. Idempotent."""
         with self._transaction() as session:
             if run_value(session, INITIALISED) is None:
                 replace_row(session, RunRow, key=INITIALISED, value="yes")
 
     def set_options(self, options: dict[str, str]) -> None:
-        """Store the options that steer the run, in place of those that were stored."""
+        """Replace the stored options, which a resumed run is compared with."""
         with self._transaction() as session:
             session.execute(delete(RunRow).where(RunRow.key.startswith(OPTION, autoescape=True)))
             insert_rows(session, RunRow, [{"key": OPTION + name, "value": value} for name, value in options.items()])
@@ -148,10 +136,10 @@ class PathCache(CacheHistory):
     def commit_initial(
         self, paths: Sequence[Path], generated_tokens: int = 0, reached: tuple[int, int] | None = None
     ) -> None:
-        """Add paths to the initial cache (step 0), all or none. Raises once it was marked as initialised.
+        """Add paths to the initial cache (step 0), all or none. Raises after ``mark_initialised``.
 
-        ``generated_tokens`` were sampled for this batch, and are counted whether or not their paths are kept.
-        ``reached`` is what ``initial_reached`` then says: questions whose samples failed are not sampled again.
+        ``generated_tokens`` counts all tokens sampled for this batch, whether or not their paths are kept.
+        ``reached`` is stored as ``initial_reached``, so that an interrupted initialisation does not repeat questions.
         """
         self.wait_until_inspected()
         rows = self._values(paths, 0)
@@ -166,22 +154,18 @@ class PathCache(CacheHistory):
                 replace_row(session, RunRow, key=INITIAL_REACHED, value=f"{reached[0]}:{reached[1]}")
 
     def commit_step(self, record: StepRecord, decisions: Sequence[CacheDecision]) -> None:
-        """Store the changed paths, the visits and the record of one step in one transaction; on the disk on return.
+        """Store a step's new paths, visits and record in one transaction, on disk on return.
 
-        ``record.step`` is the latest step + 1, and every path and visit carries it.
+        ``record.step`` must be the latest step + 1, and the step of every path and visit.
         """
         self.wait_until_inspected()
         for decision in decisions:
-            if decision.visit.step != record.step:
-                raise self._error(
-                    f"a visit of question {decision.visit.question_id} at step {decision.visit.step} "
-                    f"is not of step {record.step}"
-                )
+            question_id, step = decision.visit.question_id, decision.visit.step
+            if step != record.step:
+                raise self._error(f"a visit of question {question_id} at step {step} is not of step {record.step}")
             for path in decision.paths:
-                if path.question_id != decision.visit.question_id:
-                    raise self._error(
-                        f"a path of question {path.question_id} came with a visit of {decision.visit.question_id}"
-                    )
+                if path.question_id != question_id:
+                    raise self._error(f"a path of question {path.question_id} came with a visit of {question_id}")
         paths = self._values([path for decision in decisions for path in decision.paths], record.step)
         visits = [fields(decision.visit) for decision in decisions]
         metrics = finite(record.metrics)
@@ -197,14 +181,14 @@ class PathCache(CacheHistory):
             self._queue.advance(decisions)
 
     def record_evaluation(self, step: int, metrics: dict[str, float]) -> None:
-        """Store the held-out figures of the policy after ``step``; the same step again replaces them."""
+        """Store the evaluation metrics of the policy after ``step``, replacing earlier ones of that step."""
         with self._transaction() as session:
             replace_row(session, EvaluationRow, step=step, metrics=finite(metrics))
 
     def rollback(self, step: int) -> int:
-        """Remove every row newer than ``step``; returns the number of removed steps.
+        """Remove every row newer than ``step`` and return the number of removed steps.
 
-        Raises when the cache does not reach ``step``: then it is not the one the checkpoint was written with.
+        Raises when the cache ends before ``step``: then it is not the one that the checkpoint was written with.
         """
         self._queue = None
         with self._transaction() as session:
@@ -215,24 +199,22 @@ class PathCache(CacheHistory):
                     "that step, remove the cache and restore the copy beside the checkpoint"
                 )
             self._need_kept(session, step)
-            session.execute(delete(PathRow).where(PathRow.step > step))
-            session.execute(delete(VisitRow).where(VisitRow.step > step))
-            session.execute(delete(StepRow).where(StepRow.step > step))
-            session.execute(delete(EvaluationRow).where(EvaluationRow.step > step))
+            for table in (PathRow, VisitRow, StepRow, EvaluationRow):
+                session.execute(delete(table).where(table.step > step))
             return max(latest, 0) - step
 
     # ── Upkeep ──
 
     def verify(self, progress: upkeep.Progress | None = None) -> list[str]:
-        """One sentence a damage, after decoding every row; ``progress(rows done, rows in all)``. Empty: all is whole."""
+        """Decode every row and return a sentence per damage; ``progress(rows done, rows in all)``."""
         with self._transaction() as session:
             return self._database.structure_damages(session) + upkeep.damages(session, progress)
 
     def prune(self, keep_from: int) -> int:
-        """Remove the paths that no step from ``keep_from`` on reads; returns their number.
+        """Remove paths that no step >= ``keep_from`` reads and return their number.
 
-        ``paths(ids, step)`` of every step >= ``keep_from`` stays the same, but a path may lose its parent; a rollback
-        to an earlier step is refused from now on. Raises when ``keep_from`` is newer than the latest step.
+        ``paths(ids, step)`` stays the same for every step >= ``keep_from``, except that a path may lose its parent.
+        Rolling back to earlier steps is then refused. Raises when ``keep_from`` is newer than the latest step.
         """
         with self._transaction() as session:
             latest = latest_step(session)
@@ -244,7 +226,7 @@ class PathCache(CacheHistory):
             return upkeep.prune(session, keep_from)
 
     def vacuum(self) -> None:
-        """Give the space of removed rows back to the file system; needs as much free space as the cache has rows."""
+        """Return the space of removed rows to the file system; temporarily needs as much space as all rows take."""
         self._database.vacuum()
 
     def _claim(self, fingerprints: dict[str, str]) -> None:
@@ -257,19 +239,19 @@ class PathCache(CacheHistory):
                 insert_rows(session, RunRow, [{"key": key, "value": value} for key, value in rows.items()])
                 return
         cached = {key.removeprefix(FINGERPRINT): v for key, v in meta.items() if key.startswith(FINGERPRINT)}
-        differing = [name for name in sorted(cached | fingerprints) if cached.get(name) != fingerprints.get(name)]
-        if differing:
-            what = "; ".join(
-                f"{name} fingerprint differs (cached {cached.get(name, 'none')}, this run {fingerprints.get(name, 'none')})"
-                for name in differing
-            )
+        what = "; ".join(
+            f"{name} fingerprint differs (cached {cached.get(name, 'none')}, this run {fingerprints.get(name, 'none')})"
+            for name in sorted(cached | fingerprints)
+            if cached.get(name) != fingerprints.get(name)
+        )
+        if what:
             raise CacheMismatch(
                 f"Path cache {self._database.where} belongs to another run: {what}. "
                 "Use another --ckpt.path or --rpo.cache.url, or remove the file."
             )
 
     def _replay_queue(self) -> ReplayQueue:
-        if self._database.read_only:  # the writer's steps go unseen
+        if self._database.read_only:  # does not see the writer's steps
             return super()._replay_queue()
         if self._queue is None:
             self._queue = super()._replay_queue()

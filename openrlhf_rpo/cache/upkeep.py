@@ -1,4 +1,4 @@
-"""Looking after a cache: verify every row, prune superseded paths, give space back."""
+"""Maintenance of a cache: verify every row, prune superseded paths."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +21,9 @@ Progress = Callable[[int, int], None]
 
 
 def damages(session: Session, progress: Progress | None = None, *, decode: bool = True) -> list[str]:
-    """One sentence a damaged row; ``progress(rows done, rows in all)`` is called on the way.
+    """One sentence per damaged row. Calls ``progress(rows done, rows in all)``.
 
-    Without ``decode`` the bytes of a path are held against their checksum only, in a tenth of the time.
+    Without ``decode`` only the checksums of a path's bytes are verified, which takes a tenth of the time.
     """
     readers = _READERS | ({} if decode else {PathRow: check_path})
     total = sum(session.scalar(select(func.count()).select_from(table)) or 0 for table in _READERS)
@@ -41,13 +41,13 @@ def damages(session: Session, progress: Progress | None = None, *, decode: bool 
                     found.append(str(error))
                 session.expunge(row)
         except (DBAPIError, TypeError, ValueError) as error:
-            # A value that driver or column type cannot make anything of: the rest of its table cannot be read either.
-            found.append(f"table {table.__tablename__} cannot be read to its end ({getattr(error, 'orig', error)})")
+            # The driver or a column type cannot convert a value, so the rest of the table cannot be read either.
+            found.append(f"table {table.__tablename__} cannot be read completely ({getattr(error, 'orig', error)})")
     return found + _check_references(session)
 
 
 def _check_references(session: Session) -> list[str]:
-    """Parents that are missing or of another question, and steps that are missing or beyond the newest one."""
+    """Impossible parents (missing, of another question, not older), missing steps, and rows beyond the newest step."""
     parent = aliased(PathRow)
     orphans = (
         select(PathRow.id, PathRow.question_id, PathRow.parent_id)
@@ -57,7 +57,7 @@ def _check_references(session: Session) -> list[str]:
         .order_by(PathRow.id)
     )
     found = [
-        f"path {row.id} of question {row.question_id} names path {row.parent_id} as its parent, which cannot be"
+        f"path {row.id} of question {row.question_id} has an impossible parent, path {row.parent_id}"
         for row in session.execute(orphans)
     ]
     count, newest = session.execute(select(func.count(), func.max(StepRow.step)).select_from(StepRow)).one()
@@ -72,10 +72,10 @@ def _check_references(session: Session) -> list[str]:
 
 
 def prune(session: Session, keep_from: int) -> int:
-    """Remove the paths that were superseded by ``keep_from``; returns their number.
+    """Remove the paths that were superseded by step ``keep_from`` and return their number.
 
-    The cache at every step >= ``keep_from`` stays as it is, so that a rollback to any of them is still possible.
-    Paths that lose their parent keep the length of their prefix, and lineage ends there. Visits and records stay.
+    The cache at every step >= ``keep_from`` stays the same, so rolling back to any of them is still possible. A path
+    that loses its parent keeps its prefix length, and lineage ends there. Visits and records stay.
     """
     newer = aliased(PathRow)
     superseded = (
@@ -88,7 +88,7 @@ def prune(session: Session, keep_from: int) -> int:
             .exists()
         )
     )
-    # Children come after their parents, so that only survivors are left to be cut off from theirs.
+    # Children first: then only surviving children are left to update when their parent goes.
     ids = sorted(session.scalars(superseded), reverse=True)
     for start in range(0, len(ids), _BATCH):
         chunk = ids[start : start + _BATCH]

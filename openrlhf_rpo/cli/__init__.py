@@ -1,1 +1,1 @@
-"""The command line: options, checks made before anything starts, Ray, and the sub-commands."""
+"""The sub-commands of ``openrlhf-rpo``: ``add_parser`` declares one, ``run`` returns its exit status."""

@@ -1,68 +1,67 @@
-"""The ``openrlhf-rpo`` command: one sub-command a task."""
+"""The ``openrlhf-rpo`` command. The ``add_parser`` of each sub-command's module sets its ``run``."""
 
 import argparse
+import importlib
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from openrlhf_rpo import __version__
+from openrlhf_rpo.cli import data, doctor, evaluate, report, train_rpo_ray, watch
 from openrlhf_rpo.cli.cache import command as cache
-from openrlhf_rpo.cli.data import command as data
-from openrlhf_rpo.cli.doctor import command as doctor
-from openrlhf_rpo.cli.evaluate import command as evaluate
-from openrlhf_rpo.cli.report import command as report
-from openrlhf_rpo.cli.study import command as study
+from openrlhf_rpo.errors import UsageError, guarded
+
+COMMANDS = (train_rpo_ray, doctor, cache, data, evaluate, report, watch)
+LAB = {
+    "demo": "train the testbed's tiny model on this machine and show what RPO did",
+    "study": "measure a claim of the paper",
+}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status of the sub-command; 130 when Ctrl-C ended it."""
-    try:
-        return _run(sys.argv[1:] if argv is None else argv)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a sub-command; returns its exit status (``errors.guarded``)."""
+    return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
-def _run(words: list[str]) -> int:
-    if words[:1] == ["study"]:  # has a parser for each study, made when it is named
-        return study.main(words[1:])
-    parser = argparse.ArgumentParser(prog="openrlhf-rpo", description=__doc__)
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="openrlhf-rpo", description="Reinforcement fine-tuning with a path cache (RPO).")
     parser.add_argument("--version", action="version", version=__version__)
+    parser.set_defaults(takes_training_options=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser(
-        "train",
-        help="train with RPO (the same as python -m openrlhf_rpo.cli.train_rpo_ray; --help lists its options)",
-        add_help=False,
-    )
-    demo = commands.add_parser("demo", help="train the testbed's tiny model on this machine and show what RPO did")
-    demo.add_argument("--out", default="runs/demo", help="folder of the run (default: %(default)s)")
-    demo.add_argument("--steps", type=int, default=24, help="training steps (default: %(default)s)")
-    demo.add_argument("--level", default="main", choices=["main", "hard"], help="difficulty (default: %(default)s)")
-    cache.add_parser(commands)
-    data.add_parser(commands)
-    doctor.add_parser(commands)
-    report.add_parsers(commands)
-    evaluate.add_parser(commands)
-    study.add_parser(commands)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    if _lab() is not None:
+        for name, text in LAB.items():
+            commands.add_parser(name, help=f"{text} (in a checkout of the repository)", add_help=False)
+    return parser
 
-    args, rest = parser.parse_known_args(words)
-    if args.command == "train":
-        from openrlhf_rpo.cli import train_rpo_ray
 
-        return train_rpo_ray.main(rest)
-    if args.command == "doctor":
-        return doctor.run(rest, args.json)
-    if args.command == "eval":
-        return evaluate.run(args, rest)
-    if args.command == "cache" and (args.cache_command == "import" or not rest):
-        return cache.run(args, rest)
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if args.command == "data":
-        return data.run(args)
-    if args.command in ("report", "watch"):
-        return report.run(args)
-    from openrlhf_rpo.cli.demo import run_demo
+def _run(words: Sequence[str]) -> int:
+    """Sub-commands that take training options find them, unparsed, in ``args.training``."""
+    if words and words[0] in LAB:  # these have their own parsers
+        return _run_in_lab(words[0], words[1:])
+    parser = build_parser()
+    args, args.training = parser.parse_known_args(words)
+    if args.training and not args.takes_training_options:
+        parser.error(f"unrecognized arguments: {' '.join(args.training)}")
+    return args.run(args)
 
-    return run_demo(args.out, args.steps, args.level)
+
+def _lab() -> Path | None:
+    """The repository's root, which has the demo and the studies; None in an installed wheel."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "lab" / "testbed" / "weights").is_dir() else None
+
+
+def _run_in_lab(name: str, words: Sequence[str]) -> int:
+    root = _lab()
+    if root is None:
+        raise UsageError(
+            f"`openrlhf-rpo {name}` is not part of the installed package: it needs the repository, whose lab/testbed has "
+            f"the tiny model. Clone it, and run `make env` and `.venv/bin/openrlhf-rpo {name}` there"
+        )
+    sys.path.insert(0, str(root))
+    return importlib.import_module(f"lab.{name}").main(words)
 
 
 if __name__ == "__main__":

@@ -1,61 +1,68 @@
-"""``python -m openrlhf_rpo.cli.train_rpo_ray``: train with RPO on OpenRLHF, or with ``--rpo.enable false`` without."""
+"""``python -m openrlhf_rpo.cli.train_rpo_ray``: train with RPO, or with plain OpenRLHF (``--rpo.enable false``)."""
 
+import argparse
 import sys
 import traceback
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_rpo import upstream
-from openrlhf_rpo.cache.errors import CacheError
-from openrlhf_rpo.cli.options import DRY_RUN, OptionError, UsageError, parse
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.errors import Failed, guarded
+from openrlhf_rpo.launch.options import DRY_RUN, parse
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 the command cannot work (said at once), 1 the run failed, 130 Ctrl-C (said at the end)."""
-    words = sys.argv[1:] if argv is None else argv
+def add_parser(commands: Any) -> None:
+    """Add ``train`` to the sub-commands of ``openrlhf-rpo``; ``launch.options`` parses its options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "train",
+        help="train with RPO (the same as python -m openrlhf_rpo.cli.train_rpo_ray; --help lists its options)",
+        add_help=False,
+    )
+    parser.set_defaults(run=lambda args: train(args.training), takes_training_options=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 1 the run failed, 2 the command cannot work (nothing was started), 130 Ctrl-C."""
+    return guarded(lambda: train(sys.argv[1:] if argv is None else argv))
+
+
+def train(words: Sequence[str]) -> int:
+    """Check the command, then train. Raises UserError."""
     if DRY_RUN in words:
-        from openrlhf_rpo.cli.doctor.command import run as examine
+        from openrlhf_rpo.cli.doctor import examine
 
         return examine(words)
-    try:
-        upstream.check_version()
-        args = parse(words)
-        prepare(args)
-    except (UsageError, OptionError, CacheError, upstream.UpstreamError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted before the run began", file=sys.stderr)
-        return 130
+    upstream.check_version()
+    args = parse(words)
+    prepare(args)
     return run(args)
 
 
 def prepare(args: SimpleNamespace) -> None:
-    """Every check that can be made before a process of the run exists, then Ray."""
-    from openrlhf_rpo.cli.cluster import choose_device, connect
+    """Make every check that needs no process of the run, then connect to Ray. Raises UserError."""
+    from openrlhf_rpo.launch.cluster import choose_device, connect
 
     device = choose_device(args)
-    from openrlhf_rpo.cli.preflight import check_run, load_tokenizer  # imports OpenRLHF: only now is the device known
+    from openrlhf_rpo.launch.preflight import check_run, load_tokenizer  # imports OpenRLHF: only after choose_device
 
     if args.rpo.enable:
         args.vllm.enable_prefix_caching = True
         check_run(args, RPOConfig.from_namespace(args.rpo))
-        cut, loss, update = args.rpo.cut.rule, args.rpo.prefix_loss.mode, args.rpo.update.rule
-        print(
-            f"Cut rule {cut}, update rule {update}, loss on prefixes: {loss}", flush=True
-        )  # by default one follows the other
+        print(f"Method: {args.rpo.method}", flush=True)
     else:
         load_tokenizer(args)
     connect(args, device)
 
 
 def run(args: SimpleNamespace) -> int:
-    """OpenRLHF's own ``train``, with our engine, model actors and trainer in it. Exit status as of ``main``."""
+    """Run OpenRLHF's ``train``, with our engine, model actors and trainer in it. Returns the exit status."""
     if not args.rpo.enable:
         upstream.train(args)
         return 0
-    from openrlhf_rpo.cli.cluster import disconnect, settled
-    from openrlhf_rpo.cli.failures import describe
+    from openrlhf_rpo.launch.cluster import disconnect, settled
+    from openrlhf_rpo.launch.failures import describe, what_is_safe
     from openrlhf_rpo.rollout.engine import RPOEngine
     from openrlhf_rpo.trainer import RPOTrainer
     from openrlhf_rpo.training.reference_actor import RPOReferenceActor
@@ -66,16 +73,14 @@ def run(args: SimpleNamespace) -> int:
     try:
         with replaced:
             upstream.train(args)
-    except Exception as error:  # of whatever process: the driver has nothing left to do but to say what it means
+    except Exception as error:  # of any process: the driver only explains it
         traceback.print_exc()
         message = describe(settled(error), args)
         disconnect()
-        print(message, file=sys.stderr, flush=True)
-        return 1
-    except KeyboardInterrupt as error:
+        raise Failed(message) from error
+    except KeyboardInterrupt:
         disconnect()
-        print(describe(error, args), file=sys.stderr, flush=True)
-        return 130
+        raise KeyboardInterrupt(what_is_safe(args)) from None
     return 0
 
 

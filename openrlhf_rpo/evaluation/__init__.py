@@ -1,1 +1,1 @@
-"""What a model can do from the bare question: pass@k, intervals, comparisons. Pure: numbers in, numbers out."""
+"""Evaluation from the bare question: sampling, pass@k, confidence intervals, comparisons."""

@@ -1,11 +1,10 @@
-"""Percentile bootstrap by question: how far a mean over questions would move with other questions of the same kind.
+"""Percentile bootstrap over questions: the uncertainty of a mean from the choice of questions.
 
-Questions are drawn with replacement, never single samples: the samples of one question resemble each other, and an
-interval that took them for independent would be too narrow. A comparison of two models on the same questions draws the
-same questions for both (paired), so that what makes a question hard cancels. Source: Efron and Tibshirani 1993, "An
-Introduction to the Bootstrap", chapter 13.
+Whole questions are resampled, because the samples of one question are correlated and an interval over single samples would
+be too narrow. A paired comparison of two models draws the same questions for both, which cancels their difficulty. Source:
+Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13.
 
-Degenerate cases: one question, or equal values, give an interval of no width.
+Degenerate cases: one question, or equal values, give an interval of width 0.
 """
 
 from collections.abc import Sequence
@@ -14,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 10_000
-_BLOCK = 2_000_000  # drawn places in memory at a time
+_BLOCK = 2_000_000  # drawn indices in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and the bounds between which it lies with the confidence that was asked for."""
+    """A mean and its confidence interval."""
 
     mean: float
     low: float
@@ -30,8 +29,8 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def interval(values: Sequence[float], *, seed: int = 0, confidence: float = 0.95, resamples: int = RESAMPLES) -> Interval:
-    """The mean of one value a question. Raises ValueError without any value."""
+def interval(values: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """The mean of one value per question, with its 95 % interval. Raises ValueError without values."""
     if not len(values):
         raise ValueError("the mean of no questions is not defined")
     array, generator = np.asarray(values, dtype=np.float64), np.random.default_rng(seed)
@@ -40,13 +39,12 @@ def interval(values: Sequence[float], *, seed: int = 0, confidence: float = 0.95
         array[generator.integers(len(array), size=(min(rows, resamples - start), len(array)))].mean(axis=1)
         for start in range(0, resamples, rows)
     ]
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Interval(float(array.mean()), float(low), float(high))
 
 
 def paired_difference(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> Interval:
-    """The mean of ours - theirs, question by question, in the same order. Raises ValueError for unequal numbers."""
+    """The mean of ours - theirs, both in the same order of questions. Raises ValueError for unequal lengths."""
     if len(ours) != len(theirs):
         raise ValueError(f"{len(ours)} and {len(theirs)} questions cannot be paired")
     return interval([a - b for a, b in zip(ours, theirs, strict=True)], seed=seed)

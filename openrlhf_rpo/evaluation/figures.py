@@ -1,7 +1,8 @@
-"""What an evaluation comes to: from the samples of each question to the figures of a data set, and two of them compared."""
+"""The figures of an evaluation from the samples of each question, and the comparison of two evaluations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from operator import gt, lt
 from statistics import fmean, stdev
 from typing import Any
 
@@ -9,27 +10,27 @@ from openrlhf_rpo.evaluation.bootstrap import interval, paired_difference
 from openrlhf_rpo.evaluation.pass_at_k import pass_at_k
 
 Part = Mapping[str, Any]
-"""One question: ``scores`` (as the reward function gave them), ``tokens`` and ``truncated`` of its samples, in order.
+"""One question: ``scores`` (from the reward function), ``tokens`` and ``truncated`` of its samples, in order.
 
-Where another judge gave the scores, ``rewards`` has the reward function's.
+If another judge gave the scores, ``rewards`` holds those of the reward function.
 """
 
 
 def powers_of_two(n: int) -> list[int]:
-    """1, 2, 4, ... up to n: the k of pass@k unless others are asked for."""
+    """1, 2, 4, ... up to n: the default k of pass@k."""
     return [2**i for i in range(n.bit_length())]
 
 
 def summary(parts: Sequence[Part], repeats: int, ks: Sequence[int]) -> dict[str, Any]:
-    """The figures of one model on one data set. A sample is right when its score is above 0.
+    """The figures of one model on one data set. A sample is right if its score is above 0.
 
-    ``accuracy`` is over all samples, ``interval`` its 95 % bootstrap interval by question; ``repeat_sd`` is the standard
-    deviation of the accuracy over the ``repeats``, each its own equal share of every question's samples, None for one
-    repeat. Lengths are in tokens, end token included. Raises ValueError without questions.
+    ``accuracy`` is over all samples, ``interval`` its 95 % bootstrap interval over questions. Each of the ``repeats`` is an
+    equal share of every question's samples; ``repeat_sd`` is the standard deviation of their accuracies, None for one.
+    Lengths are in tokens, including the end token. Raises ValueError without questions.
     """
     n = len(parts[0]["scores"]) if parts else 0
     size = n // repeats
-    by_repeat = [fmean(_accuracy(p["scores"][r * size : (r + 1) * size]) for p in parts) for r in range(repeats)]
+    by_repeat = [fmean(_right(p["scores"][r * size : (r + 1) * size]) for p in parts) for r in range(repeats)]
     tokens = [(t, s > 0) for p in parts for t, s in zip(p["tokens"], p["scores"], strict=True)]
     bounds = interval(accuracies(parts))
     return {
@@ -51,26 +52,26 @@ def summary(parts: Sequence[Part], repeats: int, ks: Sequence[int]) -> dict[str,
 
 
 def accuracies(parts: Sequence[Part]) -> list[float]:
-    """The share of right samples of each question."""
-    return [_accuracy(p["scores"]) for p in parts]
+    """Each question's share of right samples."""
+    return [_right(p["scores"]) for p in parts]
 
 
 def compare(ours: Mapping[str, Part], theirs: Mapping[str, Part]) -> dict[str, Any]:
-    """Accuracy of ``ours`` minus ``theirs`` over the same questions (by id), with its paired 95 % interval.
+    """Accuracy of ``ours`` minus ``theirs`` over the same questions (by id), with the paired 95 % interval.
 
-    Raises ValueError when the questions are not the same.
+    Raises ValueError if the questions differ.
     """
     if ours.keys() != theirs.keys():
         shared = len(ours.keys() & theirs.keys())
-        raise ValueError(f"they are about other questions: {len(ours)} and {len(theirs)}, of which {shared} are the same")
+        raise ValueError(f"the questions differ: {len(ours)} and {len(theirs)}, of which {shared} are the same")
     names = sorted(ours)
     a, b = (accuracies([parts[name] for name in names]) for parts in (ours, theirs))
     difference = paired_difference(a, b)
-    won, lost = (sum(x > y for x, y in pairs) for pairs in (zip(a, b, strict=True), zip(b, a, strict=True)))
-    return asdict(difference) | {"better": won, "worse": lost, "significant": difference.excludes_zero}
+    counts = {"better": sum(map(gt, a, b)), "worse": sum(map(lt, a, b))}
+    return asdict(difference) | counts | {"significant": difference.excludes_zero}
 
 
-def _accuracy(scores: Sequence[float]) -> float:
+def _right(scores: Sequence[float]) -> float:
     return sum(score > 0 for score in scores) / len(scores)
 
 

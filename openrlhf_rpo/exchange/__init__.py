@@ -1,1 +1,1 @@
-"""Cached paths, samples and worked solutions as files that other tools read, and what can be read back."""
+"""Exporting cached paths to files, and importing paths from files and other caches."""

@@ -1,8 +1,7 @@
-"""Which question of a run an imported path belongs to.
+"""Matching imported paths with a run's questions.
 
-By question id, which is a hash of the rendered prompt and the label; where that differs, because the template does, by
-the data set's own text and the label; and by the text alone where the source names no label and the text is one
-question's only.
+First by question id, a hash of the rendered prompt and the label. If that differs, because the template does, by the
+data set's text and the label, or by a unique text alone if the source has no labels.
 """
 
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from openrlhf_rpo.types import Question
 
 
 class QuestionIndex:
-    """The questions of a run, to look up what belongs to them."""
+    """A run's questions by id, by text and label, and by text."""
 
     def __init__(self, questions: Iterable[Question]) -> None:
         self._by_id: dict[str, Question] = {}
@@ -26,7 +25,7 @@ class QuestionIndex:
                 self._by_text.setdefault(text, []).append(question)
 
     def find(self, path: PortablePath) -> Question | None:
-        """The question of ``path``, or None: unknown here, or one of several with the same text."""
+        """The question of ``path``, or None if it is unknown or ambiguous."""
         if path.question_id is not None and path.question_id in self._by_id:
             return self._by_id[path.question_id]
         if path.question is None:
@@ -39,7 +38,7 @@ class QuestionIndex:
 
 
 def question_text(value: Any) -> str:
-    """A question as the data set has it, as text: of a chat, its messages' contents, a line each."""
+    """A data set's question as text; for a chat, the contents of its messages, one per line."""
     if isinstance(value, list):
         return "\n".join(str(message.get("content")) for message in value)
     return str(value)

@@ -1,6 +1,6 @@
-"""A cached path outside its database: with its question, its text, and the fingerprint of its tokenizer.
+"""A cached path outside its database: one row of an exported file.
 
-One row of an exported file. Log-probs are natural; one of -inf is null in the file, because JSON knows no infinity.
+Log-probs are natural; -inf is null in the file, because JSON has no infinity.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from openrlhf_rpo.exchange.errors import ExchangeError
+from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.types import FinishReason, Path, Question
 
 SCHEMA = pa.schema(
@@ -29,14 +29,15 @@ SCHEMA = pa.schema(
         ("tokenizer", pa.string()),
     ]
 )
+_OF_PATH = ("question_id", "finish_reason", "score", "reward", "prefix_length", "step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortablePath:
-    """A path to import, or exported. ``question`` is the data set's own text, before any template.
+    """An exported path, or one to import. ``question`` is the data set's text, before any template.
 
-    ``text`` is the path decoded without special tokens, ``token_ids`` the path of the tokenizer with the fingerprint
-    ``tokenizer``; one of the two is there. ``score`` and ``reward`` are None where nobody has judged the path yet.
+    ``text`` is the path decoded without special tokens; ``token_ids`` belong to the tokenizer with the fingerprint
+    ``tokenizer``. At least one of the two is set. ``score`` and ``reward`` are None until the path is scored.
     """
 
     question_id: str | None = None
@@ -51,56 +52,43 @@ class PortablePath:
     tokenizer: str | None = None
 
     def is_of(self, tokenizer: str) -> bool:
-        """Whether its ids are those of the tokenizer with this fingerprint."""
+        """Whether its ids belong to the tokenizer with this fingerprint."""
         return self.token_ids is not None and self.tokenizer == tokenizer
 
 
 def to_row(path: Path, question: Question | None, text: str | None, tokenizer: str | None) -> dict[str, Any]:
-    """A cached path as a row of ``SCHEMA``; what is not known is null."""
+    """A cached path as a row of ``SCHEMA``; unknown values are null."""
     log_probs = None
     if path.log_probs is not None:
         log_probs = [value if math.isfinite(value) else None for value in path.log_probs]
-    return {
-        "question_id": path.question_id,
-        "question": question.text if question is not None else None,
-        "prompt": question.prompt if question is not None else None,
-        "label": question.label if question is not None else None,
-        "text": text,
-        "token_ids": list(path.token_ids),
-        "log_probs": log_probs,
-        "finish_reason": path.finish_reason,
-        "score": path.score,
-        "reward": path.reward,
-        "prefix_length": path.prefix_length,
-        "step": path.step,
-        "tokenizer": tokenizer,
-    }
+    row = dict.fromkeys(SCHEMA.names)
+    if question is not None:
+        row |= {"question": question.text, "prompt": question.prompt, "label": question.label}
+    row |= {name: getattr(path, name) for name in _OF_PATH}
+    return row | {"text": text, "token_ids": list(path.token_ids), "log_probs": log_probs, "tokenizer": tokenizer}
 
 
 def from_row(row: dict[str, Any], where: str) -> PortablePath:
-    """Inverse of ``to_row``, also for a file made by hand that has fewer columns. ``where`` names the row in messages.
+    """Inverse of ``to_row``; columns may be missing. ``where`` names the row in messages.
 
-    Raises ExchangeError on a value that no path can have.
+    Raises ExchangeError for an invalid value.
     """
     ids, log_probs = row.get("token_ids"), row.get("log_probs")
     finish_reason = row.get("finish_reason") or "stop"
     if finish_reason not in ("stop", "length"):
         raise ExchangeError(f"{where}: finish_reason is {finish_reason!r}, expected stop or length")
     if ids is not None and not all(isinstance(i, int) and 0 <= i < 2**32 for i in ids):
-        raise ExchangeError(f"{where}: token_ids must be whole numbers from 0 on")
+        raise ExchangeError(f"{where}: token_ids must be whole numbers of at least 0")
     if log_probs is not None and (ids is None or len(log_probs) != len(ids)):
-        raise ExchangeError(f"{where}: log_probs must be one for each of token_ids")
+        raise ExchangeError(f"{where}: log_probs must have one value for each of token_ids")
+    texts = {name: _text(row, name, where) for name in ("question_id", "question", "label", "text", "tokenizer")}
+    numbers = {name: _number(row, name, where) for name in ("score", "reward")}
     return PortablePath(
-        question_id=_text(row, "question_id", where),
-        question=_text(row, "question", where),
-        label=_text(row, "label", where),
-        text=_text(row, "text", where),
+        **texts,
+        **numbers,
         token_ids=None if ids is None else tuple(ids),
         log_probs=None if log_probs is None else tuple(-math.inf if v is None else float(v) for v in log_probs),
         finish_reason=finish_reason,
-        score=_number(row, "score", where),
-        reward=_number(row, "reward", where),
-        tokenizer=_text(row, "tokenizer", where),
     )
 
 
@@ -116,5 +104,5 @@ def _number(row: dict[str, Any], name: str, where: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ExchangeError(f"{where}: {name} holds {value!r}, which is no finite number")
+        raise ExchangeError(f"{where}: {name} holds {value!r}, which is not a finite number")
     return float(value)

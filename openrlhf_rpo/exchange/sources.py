@@ -1,9 +1,9 @@
-"""Where an imported initial cache comes from, by what ``--rpo.init.source`` names:
+"""The sources of an imported initial cache, by the form of ``--rpo.init.source``:
 
-runs/a/checkpoints            another run's folder (or its database file, or a URL) as it is now
-runs/a/checkpoints@40         the same as it was at step 40
-paths.parquet, paths.jsonl    what ``openrlhf-rpo cache export`` wrote
-data.jsonl:solution           worked solutions: the column of a data set file, beside its questions and labels
+runs/a/checkpoints            the cache of another run (also a database file or URL)
+runs/a/checkpoints@40         the same at step 40
+paths.parquet, paths.jsonl    paths written by ``openrlhf-rpo cache export``
+data.jsonl:solution           worked solutions in a column of a data set file
 """
 
 import os
@@ -15,32 +15,32 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.exchange.errors import ExchangeError
-from openrlhf_rpo.exchange.files import SUFFIXES, column_names, read_rows
+from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.matching import QuestionIndex, question_text
 from openrlhf_rpo.exchange.portable import PortablePath, from_row
 from openrlhf_rpo.exchange.text import own_tokenizer, path_text
-from openrlhf_rpo.run_files import CACHE_FILE
+from openrlhf_rpo.run.files import CACHE_FILE
+from openrlhf_rpo.tables import SUFFIXES, column_names, read_rows
 from openrlhf_rpo.types import Question
 
 _KEYS = ["question_id", "question", "label", "tokenizer"]
-_OTHER_TOKENIZER = "its paths are of another tokenizer, and {why}. Export them with their text: openrlhf-rpo cache export"
+_OTHER_TOKENIZER = "its paths have another tokenizer, and {why}. Export them with their text: openrlhf-rpo cache export"
 
 
 class Source(ABC):
-    """Paths of questions that may or may not be the run's own. ``str()`` names it in messages."""
+    """Paths to import, of any questions. ``str()`` names the source in messages."""
 
     @abstractmethod
     def question_keys(self) -> Iterator[PortablePath]:
-        """What tells the question of each path, and its tokenizer; without the paths themselves."""
+        """For each path what identifies its question and tokenizer, without the path itself."""
 
     @abstractmethod
     def paths(self, tokenizer: str) -> Iterator[PortablePath]:
-        """Every path; one of another tokenizer than the one with this fingerprint has text. Raises ExchangeError."""
+        """Every path, with text if its tokenizer has another fingerprint than ``tokenizer``. Raises ExchangeError."""
 
 
 class DatabaseSource(Source):
-    """The path cache of another run at ``step`` (None: as it is now), also while that run goes on."""
+    """The path cache of another run, which may still be writing, at ``step`` (None: the newest)."""
 
     def __init__(self, url: str, step: int | None) -> None:
         self.url, self.step = url, step
@@ -53,9 +53,7 @@ class DatabaseSource(Source):
             self._check(cache)
             known, tokenizer = cache.questions(), cache.fingerprints.get("tokenizer")
             for question_id in cache.question_ids(self.step):
-                question = known.get(question_id)
-                text, label = (question.text, question.label) if question is not None else (None, None)
-                yield PortablePath(question_id=question_id, question=text, label=label, tokenizer=tokenizer)
+                yield PortablePath(question_id=question_id, **_asked(known.get(question_id)), tokenizer=tokenizer)
 
     def paths(self, tokenizer: str) -> Iterator[PortablePath]:
         with PathCache.open_to_read(self.url) as cache:
@@ -63,11 +61,9 @@ class DatabaseSource(Source):
             known, theirs = cache.questions(), cache.fingerprints.get("tokenizer")
             decode = None if theirs == tokenizer else self._tokenizer(cache)
             for path in cache.iter_paths(self.step):
-                question = known.get(path.question_id)
                 yield PortablePath(
                     question_id=path.question_id,
-                    question=question.text if question is not None else None,
-                    label=question.label if question is not None else None,
+                    **_asked(known.get(path.question_id)),
                     text=None if decode is None else path_text(path.token_ids, decode),
                     token_ids=path.token_ids,
                     log_probs=path.log_probs,
@@ -90,8 +86,12 @@ class DatabaseSource(Source):
             raise ExchangeError(f"{self}: " + _OTHER_TOKENIZER.format(why=error)) from error
 
 
+def _asked(question: Question | None) -> dict[str, str]:
+    return {} if question is None else {"question": question.text, "label": question.label}
+
+
 class ExportSource(Source):
-    """A file that ``openrlhf-rpo cache export`` wrote, or one with some of its columns."""
+    """A file written by ``openrlhf-rpo cache export``, or one with some of its columns."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -119,7 +119,7 @@ class ExportSource(Source):
 
 
 class SolutionsSource(Source):
-    """Worked solutions in a column of a data set file; ``label_key`` may name a column that is not there."""
+    """Worked solutions in a column of a data set file. The column ``label_key`` may be missing."""
 
     def __init__(self, file: File, column: str, input_key: str, label_key: str | None) -> None:
         self.file, self.column, self.input_key = file, column, input_key
@@ -150,7 +150,7 @@ class SolutionsSource(Source):
 
 
 def database_url(text: str) -> str:
-    """The URL of the cache that a URL, a database file, or a folder with an ``rpo_cache.db`` in it names."""
+    """The URL of the cache at a URL, in a database file, or in a folder that contains ``rpo_cache.db``."""
     if "://" in text:
         return text
     file = os.path.join(text, CACHE_FILE) if os.path.isdir(text) else text
@@ -158,7 +158,7 @@ def database_url(text: str) -> str:
 
 
 def parse_source(text: str, input_key: str, label_key: str | None) -> Source:
-    """The source that ``text`` names; the keys are the columns of worked solutions. Raises ExchangeError."""
+    """The source that ``text`` names; the keys are for worked solutions. Raises ExchangeError."""
     name, _, column = text.rpartition(":")
     if name.endswith(SUFFIXES) and "/" not in column:
         return SolutionsSource(_existing(name), column, input_key, label_key)
@@ -172,14 +172,14 @@ def parse_source(text: str, input_key: str, label_key: str | None) -> Source:
 
 
 def import_source(args: SimpleNamespace) -> Source:
-    """What ``--rpo.init.source`` names, for a run with these options. Raises ExchangeError."""
+    """The source that ``--rpo.init.source`` names. Raises ExchangeError."""
     return parse_source(args.rpo.init.source, args.data.input_key, args.data.label_key)
 
 
 def check_source(source: Source, questions: Sequence[Question], tokenizer: str) -> str:
-    """What can be known before an engine starts, in a line. Raises ExchangeError when the source cannot serve the run.
+    """Check a source before an engine starts and describe it in a line. Raises ExchangeError if it is unusable.
 
-    ``tokenizer`` is the fingerprint of the run's own. The scores, hence what is admitted, are known only later.
+    ``tokenizer`` is the run's fingerprint. Scores, and thus which paths are stored, are known only later.
     """
     index = QuestionIndex(questions)
     found = [index.find(key) is not None for key in source.question_keys()]
@@ -188,7 +188,7 @@ def check_source(source: Source, questions: Sequence[Question], tokenizer: str) 
             f"{source}: none of its {len(found):,} paths belongs to a question of this run. They are matched by "
             "question id, then by the question's text and its label"
         )
-    first = next(source.paths(tokenizer))  # raises if they are of another tokenizer and cannot be had as text
+    first = next(source.paths(tokenizer))  # raises if the tokenizer differs and there is no text
     how = "ids and log-probs as they are" if first.is_of(tokenizer) else "made anew from their text, without log-probs"
     return f"Initial cache from {source}: {sum(found):,} of {len(found):,} paths are of this run's questions, {how}"
 

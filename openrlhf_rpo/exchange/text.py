@@ -1,20 +1,20 @@
-"""Between token ids and text: a cache's own tokenizer, a path's text, and its ids under another tokenizer."""
+"""Converting between token ids and text."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from openrlhf_rpo.exchange.errors import ExchangeError
-from openrlhf_rpo.run_files import tokenizer_fingerprint
+from openrlhf_rpo.errors import ExchangeError
+from openrlhf_rpo.run.files import tokenizer_fingerprint
 from openrlhf_rpo.types import FinishReason
 
 
 def load_tokenizer(model: str, *, offline: bool) -> Any:
-    """The tokenizer of a model folder or hub name, with a padding token as upstream's ``get_tokenizer`` gives it.
+    """The tokenizer of a model folder or hub name, with a padding token as in upstream's ``get_tokenizer``.
 
-    ``offline`` takes it from this machine only. No code of the model runs: a cache may come from anybody. Raises
-    ExchangeError.
+    ``offline`` uses only files on this machine. The model's code is never run, because a cache may come from anyone.
+    Raises ExchangeError.
     """
-    from transformers import AutoTokenizer  # seconds, which most sub-commands need not spend
+    from transformers import AutoTokenizer  # takes seconds to import
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=offline, trust_remote_code=False)
@@ -27,7 +27,7 @@ def load_tokenizer(model: str, *, offline: bool) -> Any:
 
 
 def own_tokenizer(model: str, fingerprint: str | None, *, offline: bool) -> Any:
-    """``load_tokenizer``, refused with ExchangeError unless it is the one with this fingerprint."""
+    """``load_tokenizer``; raises ExchangeError unless the tokenizer has this fingerprint."""
     tokenizer = load_tokenizer(model, offline=offline)
     loaded = tokenizer_fingerprint(tokenizer)
     if fingerprint is not None and loaded != fingerprint:
@@ -38,12 +38,12 @@ def own_tokenizer(model: str, fingerprint: str | None, *, offline: bool) -> Any:
 
 
 def path_text(token_ids: Sequence[int], tokenizer: Any) -> str:
-    """A path as text without special tokens, so without its end token, too."""
+    """A path as text, without special tokens such as its end token."""
     return tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
 
 def path_ids(text: str, finish_reason: FinishReason, tokenizer: Any) -> tuple[int, ...]:
-    """Inverse of ``path_text`` under any tokenizer: a path that stopped by itself ends in the end token.
+    """Inverse of ``path_text``, with any tokenizer; a path that stopped by itself gets an end token.
 
     Raises ExchangeError when the tokenizer has none.
     """
@@ -51,14 +51,14 @@ def path_ids(text: str, finish_reason: FinishReason, tokenizer: Any) -> tuple[in
     if finish_reason == "length":
         return ids
     if tokenizer.eos_token_id is None:
-        raise ExchangeError("the model's tokenizer names no end token (eos_token), and an imported text must end in one")
+        raise ExchangeError("the model's tokenizer has no end token (eos_token), which an imported text needs")
     return (*ids, tokenizer.eos_token_id)
 
 
 def pieces(token_ids: Sequence[int], ends: Sequence[int], tokenizer: Any) -> list[str]:
-    """The text of token_ids[0:ends[0]], token_ids[ends[0]:ends[1]], ..., special tokens shown.
+    """The text of token_ids[0:ends[0]], token_ids[ends[0]:ends[1]], ..., with special tokens.
 
-    Decoded from the start each time, so that a character of several tokens stands whole in the later piece.
+    Each is decoded from the start, so that a character split over several tokens appears whole, in the later piece.
     """
     found, done = [], ""
     for end in ends:

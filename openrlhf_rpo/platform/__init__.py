@@ -1,8 +1,8 @@
-"""What a host without CUDA needs to run OpenRLHF's unmodified topology; on a GPU host nothing of this happens.
+"""Run OpenRLHF's unmodified topology without CUDA. Does nothing on a GPU host.
 
-The driver decides the device once (``choose``) and hands it to every process through the environment
-(``worker_env``); each process calls ``prepare`` before it imports torch's users: the driver by way of ``upstream``,
-Ray workers by Ray's ``worker_process_setup_hook``.
+The driver chooses the device once (``choose``) and passes it to every process through the environment (``worker_env``). Each
+process calls ``prepare`` before it imports anything that uses torch: the driver through ``upstream``, Ray workers through
+Ray's ``worker_process_setup_hook``.
 """
 
 import os
@@ -15,7 +15,7 @@ _prepared = False
 
 
 def device() -> str:
-    """ "cpu" or "cuda": what the driver chose, or what torch finds when nothing was chosen yet."""
+    """ "cpu" or "cuda": what the driver chose or, before that, what torch finds."""
     chosen = os.environ.get(DEVICE_ENV)
     if chosen:
         return chosen
@@ -25,7 +25,7 @@ def device() -> str:
 
 
 def choose(option: str, cluster_gpus: float) -> str:
-    """Settle ``--rpo.device`` for this run: "auto" is CUDA when torch or the Ray cluster sees a GPU."""
+    """Resolve ``--rpo.device`` for this run: "auto" is CUDA if torch or the Ray cluster sees a GPU."""
     os.environ.pop(DEVICE_ENV, None)
     if option == "auto":
         option = "cuda" if cluster_gpus > 0 or device() == "cuda" else "cpu"
@@ -36,25 +36,24 @@ def choose(option: str, cluster_gpus: float) -> str:
     return option
 
 
-# Several processes share the cores, so each gets one thread; the KV cache of a CPU engine is small (GiB).
 CPU_ENV = {
     "DS_ACCELERATOR": "cpu",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker lives in the engine process: one start less, no copies between
+    "OMP_NUM_THREADS": "1",  # several processes share the cores
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run the worker in the engine process: it starts faster, nothing is copied
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "CUDA_VISIBLE_DEVICES": "",
 }
 
 
 def worker_env() -> dict[str, str]:
-    """Environment of every Ray worker, so that it comes to the same device as the driver."""
+    """The environment of Ray workers, so that they use the driver's device."""
     names = [DEVICE_ENV, *(CPU_ENV if device() == "cpu" else ())]
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def prepare() -> None:
-    """Make this process fit for the chosen device. Does nothing on CUDA; may be called any number of times."""
+    """Patch this process for the CPU; does nothing on CUDA, or when called again."""
     global _prepared
     if _prepared or device() != "cpu":
         return

@@ -1,7 +1,7 @@
-"""The places where OpenRLHF 0.11.2 takes CUDA, or a host of its own, for granted, each patched at its module's first import.
+"""Patches where OpenRLHF 0.11.2 assumes CUDA, or a host of its own, each applied when its module is first imported.
 
-Import hooks rather than imports, because a Ray worker must be ready before it knows which actor it will become, and
-importing torch and openrlhf in each idle worker would cost seconds of every start.
+Import hooks, because a Ray worker is prepared before it knows which actor it will become, and importing torch and openrlhf
+in every idle worker would slow each start by seconds.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ FLOAT32 = "fp32"
 
 
 def patch() -> None:
-    """Register every patch; modules that are already loaded are patched at once."""
+    """Register every patch; modules that are already imported are patched at once."""
     for module, function in (
         ("torch.cuda", _no_cuda_device),
         ("ray.actor", _actors_ask_for_no_gpu),
@@ -27,7 +27,7 @@ def patch() -> None:
         ("deepspeed.runtime.engine", _torch_adam),
         ("deepspeed.runtime.zero.partition_parameters", _gather_one_by_one),
         ("openrlhf.utils.deepspeed.deepspeed", _strategy_on_cpu),
-        ("openrlhf.trainer.ray.launcher", _port_that_nobody_draws),
+        ("openrlhf.trainer.ray.launcher", _safe_port),
         ("openrlhf.trainer.ray.ppo_actor", weight_sync.patch_sender),
         ("openrlhf.trainer.ray.vllm_engine", weight_sync.patch_engine),
     ):
@@ -35,17 +35,14 @@ def patch() -> None:
 
 
 class _CpuDevice(str):
-    """ "cpu" wherever a device is wanted; formatted, the index 0.
-
-    ``NaiveReplayBuffer`` formats the current device into ``torch.device(f"cuda:{...}")``, which is never used.
-    """
+    """ "cpu" as a device, but "0" when formatted: ``NaiveReplayBuffer`` makes an unused ``torch.device(f"cuda:{...}")``."""
 
     def __format__(self, spec: str) -> str:
         return "0"
 
 
 def _no_cuda_device(cuda: Any) -> None:
-    """``torch.cuda.current_device`` and friends are called without asking whether CUDA exists."""
+    """Upstream calls ``torch.cuda.current_device`` and others without checking for CUDA."""
     cuda.current_device = lambda: _CpuDevice("cpu")
     cuda.current_stream = lambda *args, **kwargs: None
     cuda.synchronize = lambda *args, **kwargs: None
@@ -54,7 +51,7 @@ def _no_cuda_device(cuda: Any) -> None:
 
 
 def _actors_ask_for_no_gpu(actor: Any) -> None:
-    """A CPU cluster has no GPU, and an actor that asks for one waits for ever."""
+    """Without GPUs in the cluster, an actor that requests one would wait forever."""
     options = actor.ActorClass.options
 
     def without_gpu(self: Any, **kwargs: Any) -> Any:
@@ -74,7 +71,7 @@ def _bundles_ask_for_no_gpu(module: Any) -> None:
 
 
 def _float32(module: Any) -> None:
-    """``--ds.param_dtype fp32``, which upstream has no word for; DeepSpeed's default is float32."""
+    """Add ``--ds.param_dtype fp32``, which upstream does not accept; DeepSpeed's default is float32."""
     convert = module.convert_to_torch_dtype
 
     def with_float32(param_dtype: str) -> Any:
@@ -86,16 +83,16 @@ def _float32(module: Any) -> None:
 
 
 def _no_shared_memory_reduce(module: Any) -> None:
-    """An operation for inference over several ranks, which every process group compiles: 25 s on a new machine."""
+    """Skip an inference-only operation that every process group would compile (25 s on a new machine)."""
     module.build_shm_op = lambda: None
 
 
 def _torch_adam(module: Any) -> None:
-    """torch's AdamW computes what DeepSpeed's fused one does, which would be compiled: 50 s on a new machine."""
+    """Use torch's AdamW instead of DeepSpeed's equal fused one, which would be compiled (50 s on a new machine)."""
     configure = module.DeepSpeedEngine.get_optimizer_configuration
 
     def without_compiling(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if not self.zero_use_cpu_optimizer():  # --ds.adam_offload has an optimizer of its own
+        if not self.zero_use_cpu_optimizer():  # --ds.adam_offload has its own optimizer
             parameters.setdefault(module.TORCH_ADAM_PARAM, True)
         return configure(self, parameters, *args, **kwargs)
 
@@ -103,9 +100,9 @@ def _torch_adam(module: Any) -> None:
 
 
 def _gather_one_by_one(module: Any) -> None:
-    """DeepSpeed before 0.19.8 gathers several parameters at once and waits for the last, which over gloo need not end last.
+    """DeepSpeed before 0.19.8 gathers several parameters at once and waits only for the last, but gloo may finish it first.
 
-    A weight whose bias had come was still being written: its gather went over the checkpoint loaded into it meanwhile.
+    A late gather could then overwrite the checkpoint that was loaded into its parameter meanwhile.
     """
 
     def gather(self: Any, parameters: list[Any], hierarchy: int = 0, quantize: bool = False) -> None:
@@ -114,13 +111,13 @@ def _gather_one_by_one(module: Any) -> None:
     module.Init._allgather_params_coalesced = gather
 
 
-def _port_that_nobody_draws(module: Any) -> None:
-    """DeepSpeed listens seconds after its port was chosen, and runs that share a host draw hundreds of ports meanwhile."""
+def _safe_port(module: Any) -> None:
+    """DeepSpeed listens seconds after its port is chosen; meanwhile other runs on the host could take a random port."""
     module.BaseDistributedActor._get_free_port = staticmethod(free_port)
 
 
 def free_port(among: range = range(20_000, 32_768)) -> int:
-    """A free port, by default between those of Ray's workers (to 19,999) and those that Linux gives out (from 32,768)."""
+    """A free port, by default between Ray's worker ports (up to 19,999) and Linux's ephemeral ones (from 32,768)."""
     for port in random.SystemRandom().sample(among, min(len(among), 100)):
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("", port))
@@ -129,7 +126,7 @@ def free_port(among: range = range(20_000, 32_768)) -> int:
 
 
 def _strategy_on_cpu(module: Any) -> None:
-    """The device mesh names "cuda", and the moving average of EMA moves to it."""
+    """The device mesh and the moving average (EMA) are hard-coded to "cuda"."""
     init_device_mesh = module.init_device_mesh
     moving_average = module.DeepspeedStrategy.moving_average
     module.init_device_mesh = lambda device_type, *args, **kwargs: init_device_mesh("cpu", *args, **kwargs)

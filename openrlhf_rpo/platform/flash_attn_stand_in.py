@@ -1,7 +1,7 @@
-"""A stand-in for the four flash_attn names that ``openrlhf.models.ring_attn_utils`` imports when it loads.
+"""Plain torch versions of the flash_attn functions that ``openrlhf.models.ring_attn_utils`` imports.
 
-Plain torch, same signatures (flash-attn 2.8.3, ``bert_padding.py``). Packing samples works with them; ring attention,
-which needs the real kernels, does not.
+Same signatures as flash-attn 2.8.3 (``bert_padding.py``). They support packed samples, but not ring attention, which needs
+the real kernels.
 """
 
 from importlib.machinery import ModuleSpec
@@ -10,19 +10,19 @@ from typing import Any
 
 
 def index_first_axis(tensor: Any, indices: Any) -> Any:
-    """(N, ...), (M,) -> (M, ...): the rows named by ``indices``."""
+    """(N, ...), (M,) -> (M, ...): the rows at ``indices``."""
     return tensor[indices]
 
 
 def pad_input(hidden_states: Any, indices: Any, batch: int, seqlen: int) -> Any:
-    """(M, ...) -> (batch, seqlen, ...): put packed rows back, zeros elsewhere."""
+    """(M, ...) -> (batch, seqlen, ...): unpack rows, with zeros elsewhere."""
     output = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
     output[indices] = hidden_states
     return output.view(batch, seqlen, *hidden_states.shape[1:])
 
 
 def unpad_input(hidden_states: Any, attention_mask: Any) -> tuple[Any, Any, Any, int, Any]:
-    """(batch, seqlen, ...) -> packed rows (M, ...), their indices, cumulated lengths, longest, lengths."""
+    """(batch, seqlen, ...) -> packed rows (M, ...), their indices, cumulative lengths, the maximum length, lengths."""
     import torch
     import torch.nn.functional as F
 
@@ -44,7 +44,7 @@ def all_gather(*args: Any, **kwargs: Any) -> Any:
 
 
 def install(modules: dict[str, ModuleType]) -> None:
-    """Register ``flash_attn`` and the two submodules, unless the real one is there already."""
+    """Register ``flash_attn`` and its submodules, unless the real one is loaded."""
     if "flash_attn" in modules:
         return
 

@@ -1,18 +1,19 @@
-"""Weights from the DeepSpeed rank to the vLLM engines on CPU: one gloo broadcast of all parameters, one reload.
+"""Weight sync from DeepSpeed to the vLLM engines on CPU: one gloo broadcast of all parameters, then one reload.
 
-Upstream (``openrlhf/trainer/ray/ppo_actor.py``, ``vllm_worker_wrap.py``) uses NCCL and loads one parameter at a time.
-vLLM's CPU linear layers pack their weights after loading and drop the loader, so the whole model is reloaded from one
-iterator instead.
+Upstream (``openrlhf/trainer/ray/ppo_actor.py``, ``vllm_worker_wrap.py``) uses NCCL and loads one parameter at a time. vLLM's
+CPU linear layers pack their weights after loading and drop the loader, so the whole model is reloaded from one iterator.
 """
 
 import socket
 from typing import Any
 
+from openrlhf_rpo.platform.ray_class import unwrap
+
 EXTENSION = "openrlhf_rpo.platform.weight_sync.CpuWorkerExtension"
 
 
 def _gloo_group(host: str, port: int, rank: int, world_size: int, server: socket.socket | None = None) -> Any:
-    """``server``: rank 0's listening socket, which the group takes over, so that nobody else can take its port."""
+    """``server``: rank 0's listening socket, taken over by the group, so that no one else can take the port."""
     from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
     return stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo", listen_socket=server)
@@ -37,22 +38,21 @@ class CpuWorkerExtension:
         self._model_update_group = _gloo_group(master_address, master_port, rank, world_size)
 
     def receive_weights(self, layout: list[tuple[str, str, list[int]]]) -> None:
-        """Receive every parameter in one flat buffer and reload the model. ``layout``: name, dtype, shape of each."""
+        """Receive all parameters in one flat buffer and reload the model. ``layout``: name, dtype and shape of each."""
         import torch
 
         sizes = [torch.Size(shape).numel() for _, _, shape in layout]
         dtype = getattr(torch, layout[0][1])
         flat = torch.empty(sum(sizes), dtype=dtype)
-        self._model_update_group.broadcast([flat], _root(0)).wait()
+        self._model_update_group.broadcast([flat], _from_rank_0()).wait()
         parts = flat.split(sizes)
         weights = [(name, part.view(shape)) for (name, _, shape), part in zip(layout, parts, strict=True)]
         self.model_runner.reload_weights(weights_iterator=iter(weights))  # type: ignore[attr-defined]
         self._repack_tied_output_layer()
 
     def _repack_tied_output_layer(self) -> None:
-        """An output layer tied to the embedding is given no weights of its own, and would keep its packed copy of the old.
-
-        vLLM 0.29 packs linear layers for oneDNN and packs again what it reloads, which a tied layer is not.
+        """vLLM 0.29 packs linear layers for oneDNN, and again after a reload. It does not reload a tied output layer, which
+        would keep a packed copy of the old weights.
         """
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
@@ -61,24 +61,22 @@ class CpuWorkerExtension:
                 layer.quant_method.process_weights_after_loading(layer)
 
 
-def _root(rank: int) -> Any:
+def _from_rank_0() -> Any:
     import torch.distributed as dist
 
     options = dist.BroadcastOptions()
-    options.rootRank = rank
+    options.rootRank = 0
     return options
 
 
 def patch_engine(module: Any) -> None:
-    """``RolloutRayActor``: our worker extension, float32, a KV block size for CPU attention, and ``receive_weights``."""
-    from openrlhf_rpo.upstream import unwrap
-
+    """Give ``RolloutRayActor`` our worker extension, float32, a KV block size for CPU attention, and ``receive_weights``."""
     engine = unwrap(module.RolloutRayActor)
     start = engine.__init__
 
     async def on_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
         kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32, "dtype": "float32"}
-        # A prefill cut in two rewinds the request's seeded generator, which a CPU generator cannot do.
+        # Chunked prefill rewinds the request's seeded generator, which a CPU generator does not support.
         longest = kwargs.get("max_model_len") or 0
         kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, longest)}
         kwargs.pop("gpu_memory_utilization", None)
@@ -87,14 +85,14 @@ def patch_engine(module: Any) -> None:
     async def receive_weights(self: Any, layout: list[tuple[str, str, list[int]]]) -> None:
         await self.llm.collective_rpc("receive_weights", args=(layout,))
 
-    # Ray copies the methods into a class of its own, and ours inherit from the one underneath: both are patched.
+    # Ray copies the methods into its own class, and our actors inherit from the one underneath, so both are patched.
     for cls in (engine, module.RolloutRayActor.__ray_metadata__.modified_class):
         cls.__init__ = on_cpu
         cls.receive_weights = receive_weights
 
 
 def patch_sender(module: Any) -> None:
-    """``ActorPPOTrainer``: join the gloo group, and broadcast all weights at once."""
+    """Make ``ActorPPOTrainer`` join the gloo group and broadcast all weights at once."""
     module.ActorPPOTrainer._init_vllm_sync_group = _init_vllm_sync_group
     module.ActorPPOTrainer.broadcast_to_vllm = _broadcast_to_vllm
 
@@ -103,7 +101,7 @@ def _init_vllm_sync_group(self: Any, backend: str) -> None:
     """Rank 0 of DeepSpeed is rank 0 of the group; engine i is rank i + 1 (tensor parallelism is 1 on CPU)."""
     import ray
 
-    # An engine that could not start raises here; joining a group with it would wait for its timeout.
+    # An engine that could not start raises here, before joining a group with it would time out.
     ray.get([engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines])
     server = socket.create_server(("", 0))
     host, port = ray.util.get_node_ip_address(), server.getsockname()[1]
@@ -117,7 +115,7 @@ def _init_vllm_sync_group(self: Any, backend: str) -> None:
 
 
 def _broadcast_to_vllm(self: Any) -> None:
-    """All parameters in one message; under ZeRO-3 they are gathered first. The engines' prefix caches are reset."""
+    """Send all parameters in one message (gathered first under ZeRO-3), and reset the engines' prefix caches."""
     import deepspeed
     import ray
     import torch
@@ -130,7 +128,7 @@ def _broadcast_to_vllm(self: Any) -> None:
             layout = [(n, dtype, list(p.shape)) for n, p in zip(names, parameters, strict=True)]
             loading = [engine.receive_weights.remote(layout) for engine in self.vllm_engines]
             flat = torch.cat([p.data.flatten() for p in parameters])
-            self._model_update_group.broadcast([flat], _root(0)).wait()
+            self._model_update_group.broadcast([flat], _from_rank_0()).wait()
             ray.get(loading)
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
     torch.distributed.barrier()

@@ -1,1 +1,1 @@
-"""Plots and tables from what a run left in its cache database."""
+"""Reports of runs, from their cache databases or event files."""

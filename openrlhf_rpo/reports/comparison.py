@@ -1,8 +1,9 @@
-"""What may be compared between runs, and what their held-out accuracies say against what they cost."""
+"""Which figures of several runs can be compared, and held-out accuracy at equal cost."""
 
 import json
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from openrlhf_rpo.reports.run import GENERATED, STEP_SECONDS, Run
@@ -11,16 +12,16 @@ Curve = list[tuple[float, float]]
 
 _WORDS = {"data": "training questions", "tokenizer": "tokenizer", "template": "prompt template", "base model": "base model"}
 _CONSEQUENCE = {
-    "data": "figures of the steps are of different questions, and a question's lineage is in its own run only; accuracies "
-    "can be compared if the held-out questions were the same, which is not recorded",
-    "tokenizer": "counts of tokens are in different units: compare accuracies, and seconds, but not tokens",
-    "template": "the model saw the same questions in other words",
-    "base model": "they start from different weights: compare what each gained, not where it ended",
+    "data": "figures by step are of different questions, and each lineage belongs to one run only; accuracies can be "
+    "compared if the held-out questions were the same, which is not recorded",
+    "tokenizer": "token counts have different units: compare accuracies and seconds, but not tokens",
+    "template": "the model saw the same questions in different words",
+    "base model": "they start from different weights: compare the gain, not the final accuracy",
 }
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """One sentence for each thing in which the runs differ that a comparison must not overlook."""
+    """A sentence for each difference between the runs that limits a comparison."""
     known = [run for run in runs if run.fingerprints]
     notes = []
     for name, words in _WORDS.items():
@@ -31,32 +32,30 @@ def differences(runs: Sequence[Run]) -> list[str]:
     unknown = [run.name for run in runs if not run.fingerprints]
     if unknown and len(runs) > 1:
         notes.append(
-            f"{', '.join(unknown)}: nothing recorded says which data, tokenizer and base model it had, so whether it may be "
-            "compared with the others is for you to know."
+            f"{', '.join(unknown)}: data, tokenizer and base model are not recorded. Check for yourself that the "
+            "comparison is fair."
         )
     return notes
 
 
 def changed_options(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """The options in which runs with stored options differ: name, and each run's value (None: not stored)."""
-    known = [run for run in runs if run.options]
-    if len(known) < 2:
-        return []
-    names = sorted({name for run in known for name in run.options})
-    rows = [{"name": name, "values": [run.options.get(name) for run in known]} for name in names]
-    return [
-        {"name": row["name"], "values": [None if v is None else _plain(v) for v in row["values"]]}
-        for row in rows
-        if len(set(row["values"])) > 1
-    ]
+    known = [run.options for run in runs if run.options]
+    rows = []
+    for name in sorted({name for options in known for name in options}):
+        values = [options.get(name) for options in known]
+        if len(set(values)) > 1:
+            rows.append({"name": name, "values": [None if v is None else _plain(v) for v in values]})
+    return rows
 
 
 def accuracy_by(run: Run, cost: str) -> Curve:
     """(cost so far, held-out accuracy) at each evaluation whose cost is known.
 
-    ``cost``: "tokens" generated, the initial cache included, or "seconds" of training steps, without evaluations.
+    ``cost``: "tokens" generated, including the initial cache, or "seconds" of training steps, without evaluations.
     """
-    seconds = dict(_cumulated(run))
+    steps = [0, *(record.step for record in run.records)]
+    seconds = dict(zip(steps, accumulate([0.0, *run.series(STEP_SECONDS)]), strict=True))
     points = []
     for step, accuracy in run.accuracy():
         spent = run.at_step(GENERATED, step) if cost == "tokens" else seconds.get(step, math.nan)
@@ -66,8 +65,8 @@ def accuracy_by(run: Run, cost: str) -> Curve:
 
 
 def at(curve: Curve, x: float) -> float | None:
-    """Accuracy at cost ``x`` by linear interpolation; None outside of the curve."""
-    for (x0, y0), (x1, y1) in zip(curve, curve[1:], strict=False):
+    """Accuracy at cost ``x`` by linear interpolation; None outside the curve."""
+    for (x0, y0), (x1, y1) in pairwise(curve):
         if x0 <= x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return None
@@ -76,22 +75,14 @@ def at(curve: Curve, x: float) -> float | None:
 def cost_of(curve: Curve, accuracy: float) -> float | None:
     """The cost at which the curve first reaches ``accuracy``, by linear interpolation.
 
-    None if it never does, or if it had as much at its first evaluation, so that nothing says what it took.
+    None if it never does, or if it starts there: the cost is then unknown.
     """
     if curve and curve[0][1] >= accuracy:
         return None
-    for (x0, y0), (x1, y1) in zip(curve, curve[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(curve):
         if y0 < accuracy <= y1:
             return x0 + (x1 - x0) * (accuracy - y0) / (y1 - y0)
     return None
-
-
-def _cumulated(run: Run) -> list[tuple[int, float]]:
-    total, found = 0.0, [(0, 0.0)]
-    for record in run.records:
-        total += record.metrics.get(STEP_SECONDS, math.nan)
-        found.append((record.step, total))
-    return found
 
 
 def _plain(value: str) -> str:

@@ -1,7 +1,7 @@
-"""A run that goes on, as a page on this machine: the page of the report, which asks for what is new.
+"""The report's page of a run that is still training, served on this machine; the page asks for later steps.
 
-The database is opened anew for every answer, read-only and for a few queries: readers of an SQLite log do not hold up its
-writer, and a run that begins, ends or goes back to a checkpoint in between is simply what the next answer says.
+Every answer opens the database anew, read-only and for a few queries. SQLite's readers do not block the writer, and the run
+may begin, end or go back to a checkpoint between two answers.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from openrlhf_rpo.cache.errors import CacheError
 from openrlhf_rpo.cache.history import CacheHistory
 from openrlhf_rpo.cache.session import place
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.reports.page import page
 from openrlhf_rpo.reports.questions import Decode, Samples, details, events, names
 from openrlhf_rpo.reports.run import Run, columns, evaluation_columns, read_run
@@ -33,15 +34,15 @@ _Owner: TypeAlias = tuple[dict[str, str], str | None]
 
 @dataclass
 class LiveRun:
-    """What the page of one run is told. ``samples``: those of a question in the given steps."""
+    """Answers to the page's requests about one run. ``samples(question_id, steps)`` reads kept samples."""
 
     name: str
     url: str
     decoder: Callable[[PathCache], tuple[Decode, bool]]
-    """The cache's tokenizer as a function, and whether it gives token ids instead of text."""
+    """Gives a function from token ids to texts, and whether those texts are only the ids."""
     samples: Callable[[str, list[int]], Samples]
     find: Callable[[], str] | None = None
-    """The URL of the cache as it is now, asked at every look: a run that has yet to begin makes its folder then."""
+    """The URL of the cache, asked again for every answer: the folder of a run may appear later."""
     _questions: tuple[_Owner, Mapping[str, Question]] | None = None
     _records: list[StepRecord] = field(default_factory=list)
     _decode: tuple[_Owner, tuple[Decode, bool]] | None = None
@@ -49,10 +50,10 @@ class LiveRun:
     _loading: threading.Lock = field(default_factory=threading.Lock)
 
     def news(self, after: int, mark: str) -> dict[str, Any]:
-        """What happened after step ``after`` (-1: everything); all of it when the run is not the one that was told of.
+        """What happened after step ``after`` (-1: everything); everything if the run has changed since the last answer.
 
-        ``mark`` is what the last answer said about its newest step. A cache that cannot be read, as while it is being made,
-        is an answer that says so: the next one may be another.
+        ``mark`` identifies the newest step of the last answer. An unreadable cache is part of the answer, because the next
+        reading may succeed.
         """
         nothing = {"missing": True, "from": after}
         with self._reading:
@@ -68,13 +69,13 @@ class LiveRun:
 
     @property
     def where(self) -> str:
-        """The cache as messages call it: without a password."""
+        """The cache's place without a password."""
         return place(self.url)[0]
 
     def question(self, question_id: str) -> dict[str, Any]:
-        """What happened to a question. Raises ``CacheError``; KeyError when there is no such question.
+        """The details of a question. Raises CacheError, ExchangeError, and KeyError for an unknown question.
 
-        The first one waits for the tokenizer, seconds, in which the run's steps are still told.
+        The first call loads the tokenizer, which takes seconds; ``news`` does not wait for it.
         """
         with PathCache.open_to_read(self.url) as cache:
             known = self._known(cache)
@@ -93,7 +94,6 @@ class LiveRun:
         ids = sorted(known) or cache.question_ids()
         if after >= 0 and _mark(run, after) != mark:
             after = -1
-        everything = {"names": names(known, ids)} if after < 0 and ids else {}
         return {
             "missing": False,
             "trouble": False,
@@ -106,7 +106,7 @@ class LiveRun:
             "evaluations": evaluation_columns(run),
             "events": events(cache, ids, after, run.latest_step),
             "summary": summarise([run]) | {"against": []},
-            **everything,
+            **({"names": names(known, ids)} if after < 0 and ids else {}),
         }
 
     def _known(self, cache: CacheHistory) -> Mapping[str, Question]:
@@ -124,16 +124,16 @@ class LiveRun:
 
 
 def _owner(cache: CacheHistory) -> _Owner:
-    """What questions and tokenizer belong to. A run in another's place has no model until it describes its questions."""
+    """Identifies the run whose questions and tokenizer are kept. A new run has no model until it describes its questions."""
     return cache.fingerprints, cache.model
 
 
 def _mark(run: Run, step: int) -> str:
-    """Changes when the record of ``step`` does, or before the first step the number of cached paths or the run itself."""
+    """Changes with the record of ``step``; before the first step with the number of cached paths or with the run."""
     record = next((r for r in reversed(run.records) if r.step == step), None)
-    before = [run.cached, run.initialised, sorted(run.fingerprints.items())]
-    told = before if record is None else sorted(record.metrics.items())
-    return f"{zlib.crc32(repr(told).encode()):08x}"
+    state = [run.cached, run.initialised, sorted(run.fingerprints.items())]
+    content = state if record is None else sorted(record.metrics.items())
+    return f"{zlib.crc32(repr(content).encode()):08x}"
 
 
 def _state(run: Run) -> str:
@@ -145,26 +145,26 @@ def _state(run: Run) -> str:
 
 
 def server(run: LiveRun, document: dict[str, Any], port: int) -> ThreadingHTTPServer:
-    """A server of the page on the loopback address. Raises OSError when the port is taken."""
+    """A server of the page on the loopback address. Raises OSError if the port is taken."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # A page of another host whose name leads here must not read the run.
+            # Against DNS rebinding: pages of other hosts must not read the run.
             if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in _OWN_NAMES:
-                self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This server answers to localhost only.")
+                self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This server answers localhost only.")
                 return
             asked = urlsplit(self.path)
             words = {name: values[0] for name, values in parse_qs(asked.query).items()}
             try:
                 self._route(asked.path, words)
-            except CacheError as error:
+            except (CacheError, ExchangeError) as error:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
             except (KeyError, ValueError) as error:
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", f"There is no {error} here.")
 
         def _route(self, path: str, words: dict[str, str]) -> None:
             if path == "/":
-                self._answer(HTTPStatus.OK, "text/html", "".join(page(document["title"], document, live=True)))
+                self._answer(HTTPStatus.OK, "text/html", "".join(page(document)))
             elif path == "/data":
                 self._json(run.news(int(words.get("after", "-1")), words.get("mark", "")))
             elif path == "/question":
@@ -182,11 +182,11 @@ def server(run: LiveRun, document: dict[str, Any], port: int) -> ThreadingHTTPSe
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
             self.send_header("X-Content-Type-Options", "nosniff")
-            with contextlib.suppress(ConnectionError):  # the page was closed
+            with contextlib.suppress(ConnectionError):  # the page is closed
                 self.end_headers()
                 self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: the terminal shows what the run does."""
+            """Keep the terminal quiet."""
 
     return ThreadingHTTPServer((HOST, port), Handler)

@@ -1,31 +1,32 @@
 """The questions of a run for the page: an index of all of them, and what happened to each.
 
-A path keeps the head of the one it came from, so a lineage stored as whole texts would repeat that head in every
-generation. Here each path holds the text that it does not share with its parent, how much of the parent's it keeps, and
-which one that is; the page puts the texts together. Positions count UTF-16 units, as JavaScript does.
+A path keeps the head of its parent, so a lineage stored as whole texts would repeat that head in every generation. Instead
+each path holds its parent's index, the length of text they share, and the rest of its text; the page joins them. Positions
+count UTF-16 units, as JavaScript does.
 
-A path whose parent is not here (``parent`` -1) holds all of its text. Where it keeps a head of one that is in another slot,
-such as a wrong path, ``elsewhere`` says so; a parent that was pruned left its child without one.
+A path whose parent is missing (``parent`` -1) holds all of its text. ``elsewhere`` is true if that parent is in another
+slot, such as a wrong path; otherwise it was pruned.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from openrlhf_rpo.cache.history import CacheHistory
+from openrlhf_rpo.reports.run import rounded
 from openrlhf_rpo.types import Path, Question
 
 Decode = Callable[[list[Sequence[int]]], list[str]]
 """Lists of token ids as texts, special tokens included."""
 
 Samples = Mapping[int, list[dict[str, Any]]]
-"""Step -> the samples of one question in it, as ``exchange.samples`` has them."""
+"""Step -> the samples of one question, as rows of ``run.samples``."""
 
 INDEX_TEXT = 300
-"""Characters of a question's text that the list shows and searches; the whole text is with its details."""
+"""Characters of a question that the list shows and searches; the details hold the whole text."""
 
 
 def choose(cache: CacheHistory, limit: int | None) -> tuple[list[str], int]:
-    """The ids to show, sorted, and how many there are in all; beyond ``limit`` those that were visited last."""
+    """The ids to show, sorted, and the number of all; at most ``limit``, those visited last."""
     ids = cache.questions().keys() | set(cache.question_ids())
     if limit is None or len(ids) <= limit:
         return sorted(ids), len(ids)
@@ -35,9 +36,9 @@ def choose(cache: CacheHistory, limit: int | None) -> tuple[list[str], int]:
 
 
 def events(cache: CacheHistory, ids: Sequence[str], after: int, until: int) -> dict[str, Any]:
-    """Every path and visit of the steps after ``after``, ``until`` included, as columns; ``q``: the question's place in ids.
+    """Every path and visit of the steps after ``after`` up to ``until`` as columns; ``q`` is the index into ``ids``.
 
-    The page makes its list of questions from them, and brings it up to date with those of later steps.
+    The page builds its list of questions from them and updates it with those of later steps.
     """
     number = {question_id: i for i, question_id in enumerate(ids)}
     paths = [row for row in cache.outlines(after) if row.step <= until and row.question_id in number]
@@ -47,8 +48,8 @@ def events(cache: CacheHistory, ids: Sequence[str], after: int, until: int) -> d
             "q": [number[row.question_id] for row in paths],
             "step": [row.step for row in paths],
             "tokens": [row.length for row in paths],
-            "score": [_short(row.score) for row in paths],
-            "reward": [_short(row.reward) for row in paths],
+            "score": [rounded(row.score) for row in paths],
+            "reward": [rounded(row.reward) for row in paths],
         },
         "visits": {
             "q": [number[visit.question_id] for visit in visits],
@@ -62,7 +63,7 @@ def events(cache: CacheHistory, ids: Sequence[str], after: int, until: int) -> d
 
 
 def names(known: Mapping[str, Question], ids: Sequence[str]) -> dict[str, list[str]]:
-    """What the list says about each question; empty texts in a cache that does not know its questions."""
+    """What the list says about each question; texts are empty in a cache without questions."""
     found = [known.get(question_id) for question_id in ids]
     return {
         "ids": list(ids),
@@ -79,14 +80,13 @@ def details(
 ) -> list[dict[str, Any]]:
     """What happened to each question of ``versions`` (its stored paths, oldest first), in their order."""
     paths = [path for stored in versions.values() for path in stored]
-    texts = decode([path.token_ids for path in paths])
+    texts = dict(zip(map(_key, paths), decode([path.token_ids for path in paths]), strict=True))
     kept = [path for path in paths if path.prefix_length]
-    heads = dict(zip((_key(p) for p in kept), decode([p.token_ids[: p.prefix_length] for p in kept]), strict=True))
-    text_of = dict(zip((_key(path) for path in paths), texts, strict=True))
+    heads = dict(zip(map(_key, kept), decode([p.token_ids[: p.prefix_length] for p in kept]), strict=True))
     return [
         {
             "question": None if (q := known.get(question_id)) is None else {"text": q.text, "prompt": q.prompt},
-            "paths": _lineage(stored, text_of, heads),
+            "paths": _lineage(stored, texts, heads),
             "samples": _sampled(samples.get(question_id, {})),
         }
         for question_id, stored in versions.items()
@@ -98,7 +98,7 @@ def _lineage(stored: list[Path], texts: Mapping[Any, str], heads: Mapping[Any, s
     found = []
     for path in stored:
         text = texts[_key(path)]
-        # A character of several tokens that the cut went through belongs to the new part.
+        # A character split by the cut belongs to the new part.
         kept = text[: len(heads[_key(path)].rstrip("\ufffd"))] if path.prefix_length else ""
         parent = position.get(path.parent_id, -1) if path.parent_id is not None else -1
         shared = _common(text, texts[_key(stored[parent])], len(kept)) if parent >= 0 else 0
@@ -112,8 +112,8 @@ def _lineage(stored: list[Path], texts: Mapping[Any, str], heads: Mapping[Any, s
                 "text": text[shared:],
                 "tokens": len(path),
                 "kept_tokens": path.prefix_length,
-                "score": _short(path.score),
-                "reward": _short(path.reward),
+                "score": rounded(path.score),
+                "reward": rounded(path.reward),
                 "finish": path.finish_reason,
             }
         )
@@ -124,8 +124,8 @@ def _sampled(steps: Samples) -> dict[int, list[dict[str, Any]]]:
     return {
         step: [
             {
-                "score": _short(row["score"]),
-                "reward": _short(row["shaped_reward"]),
+                "score": rounded(row["score"]),
+                "reward": rounded(row["shaped_reward"]),
                 "prefix": row["prefix_length"],
                 "tokens": row["path_length"] - row["prefix_length"],
                 "finish": row["finish_reason"],
@@ -138,20 +138,12 @@ def _sampled(steps: Samples) -> dict[int, list[dict[str, Any]]]:
     }
 
 
-def by_question(rows: Iterable[dict[str, Any]]) -> dict[str, dict[int, list[dict[str, Any]]]]:
-    """Question -> step -> its samples, of rows as ``exchange.samples`` writes them."""
-    found: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for row in rows:
-        found.setdefault(row["question_id"], {}).setdefault(row["step"], []).append(row)
-    return found
-
-
 def _key(path: Path) -> tuple[str, int]:
     return path.question_id, path.step
 
 
 def _common(text: str, other: str, most: int) -> int:
-    """Length of the common beginning, at most ``most``: all of it unless the tokenizer joins what it decodes."""
+    """Length of the common beginning, at most ``most``; shorter only if the tokenizer merges text across the cut."""
     if text[:most] == other[:most]:
         return most
     return next(i for i in range(most) if text[i : i + 1] != other[i : i + 1])
@@ -159,7 +151,3 @@ def _common(text: str, other: str, most: int) -> int:
 
 def _utf16(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None or value != value else float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""One run as a report sees it: what its steps and evaluations recorded, what it belongs to, how far it came."""
+"""One run as a report sees it: the figures of its steps and evaluations, its options, and how far it got."""
 
 import json
 import math
@@ -12,15 +12,15 @@ from openrlhf_rpo.types import StepRecord
 GENERATED, REUSED = "rpo/tokens_generated_total", "rpo/tokens_reused_total"
 STEP_SECONDS = "timing/step_total"
 TRAINING_FIGURES = ("reward", "actor_grad_norm", "kl")
-"""Of the optimizer; versions before they were stored beside the others left them to TensorBoard and W&B."""
+"""Figures of the optimizer. Earlier versions logged them to TensorBoard and W&B only."""
 
 
 @dataclass(frozen=True)
 class Run:
     """``kind``: "rpo", read from its path cache, or "plain", read from its event files.
 
-    ``planned_steps`` is None where the options that say it are not stored. ``questions`` are those of the training data,
-    ``cached`` those with a path; both are 0 where nothing says.
+    ``planned_steps`` is None if the options are not stored. ``questions`` counts the training data, ``cached`` the questions
+    with a path; both are 0 if unknown.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Run:
         return self.records[-1].step if self.records else 0
 
     def series(self, name: str) -> list[float]:
-        """A figure by step; NaN where a step has none."""
+        """A figure by step; NaN for steps without it."""
         return [record.metrics.get(name, math.nan) for record in self.records]
 
     def accuracy(self) -> list[tuple[int, float]]:
-        """(step, held-out accuracy): pass@1 averaged over the data sources, from the bare question."""
+        """(step, held-out accuracy): pass@1 from the bare question, averaged over the data sources."""
         found = []
         for step, metrics in self.evaluations:
             values = [v for name, v in metrics.items() if name.endswith("_pass1") and math.isfinite(v)]
@@ -58,17 +58,17 @@ class Run:
         return found
 
     def at_step(self, name: str, step: int) -> float:
-        """A cumulated figure after ``step``; before the first step the initial cache's tokens, or 0. NaN if unknown."""
+        """A cumulative figure after ``step``; at step 0 the tokens of the initial cache, or 0. NaN if unknown."""
         if step == 0:
             return float(self.initial_tokens) if name == GENERATED else 0.0
         return next((r.metrics.get(name, math.nan) for r in reversed(self.records) if r.step <= step), math.nan)
 
 
 def read_run(cache: CacheHistory, name: str, place: str, questions: int, before: Sequence[StepRecord] = ()) -> Run:
-    """The run of a path cache, also while it goes on. Raises ``CacheError``.
+    """The run of a path cache, finished or still training. Raises ``CacheError``.
 
-    ``questions``: how many the cache knows. ``before``: the records of an earlier reading; only later ones are read then,
-    unless the run went back since.
+    ``questions``: their number in the cache. ``before``: the records of an earlier reading; only later ones are read, unless
+    the run went back to a checkpoint since.
     """
     options = cache.options
     return Run(
@@ -98,7 +98,7 @@ def _records(cache: CacheHistory, before: Sequence[StepRecord]) -> list[StepReco
 
 
 def _planned_steps(options: Mapping[str, str], questions: int) -> int | None:
-    """What the trainer takes as the whole run (``max_steps``); the data may be used up earlier."""
+    """The trainer's ``max_steps``; the data may run out earlier."""
     try:
         episodes, batch = json.loads(options["train.num_episodes"]), json.loads(options["rollout.batch_size"])
     except KeyError:
@@ -107,54 +107,53 @@ def _planned_steps(options: Mapping[str, str], questions: int) -> int | None:
 
 
 def state_of(run: Run) -> list[str]:
-    """What a reader must know before the figures: what is missing, why, and what works all the same."""
+    """What a reader must know before the figures: what is missing, and why."""
     notes = list(run.notes)
     if not run.initialised:
         notes.append(
-            f"The initial cache is not complete: {run.cached:,} of {run.questions:,} questions have a path so far. There "
-            "are no steps to plot yet; questions and their paths can be looked at."
+            f"The initial cache is not complete: {run.cached:,} of {run.questions:,} questions have a path so far. "
+            "Questions and their paths are shown; there are no steps to plot yet."
         )
     elif not run.records:
-        notes.append("No step was committed yet: there is nothing to plot; questions and their paths can be looked at.")
+        notes.append("No step was committed yet: questions and their paths are shown, but there is nothing to plot.")
     elif run.planned_steps and run.latest_step < run.planned_steps:
         notes.append(
-            f"Unfinished: {run.latest_step:,} of {run.planned_steps:,} steps. The run goes on, was interrupted, or its data "
-            "were used up. Everything up to here is shown."
+            f"Unfinished: {run.latest_step:,} of {run.planned_steps:,} steps. The run is still training, was interrupted, "
+            "or ran out of data. Everything up to here is shown."
         )
     if run.records and not run.accuracy():
         notes.append(
-            "No evaluation was recorded (--eval.dataset, --eval.steps): accuracy from the bare question is unknown, and the "
-            "score in training is no substitute, since it sees prefixes."
+            "No evaluation was recorded (--eval.dataset, --eval.steps): accuracy from the bare question is unknown. The "
+            "training score is no substitute, because it includes prefixes."
         )
     if run.records and not any(name in run.records[-1].metrics for name in TRAINING_FIGURES):
         notes.append(
-            "Reward, gradient norm and KL are not in this run's database: an earlier version of openrlhf_rpo wrote it. They "
-            "are in its TensorBoard or W&B logs; everything else is shown."
+            "Reward, gradient norm and KL are missing: an earlier version of openrlhf_rpo wrote this run's database. They "
+            "are in its TensorBoard or W&B logs."
         )
     if run.kept_from:
-        notes.append(f"Paths that were replaced before step {run.kept_from:,} were pruned: lineages begin there.")
+        notes.append(f"Paths replaced before step {run.kept_from:,} were pruned: lineages begin there.")
     return notes
 
 
 def columns(run: Run, after: int = 0) -> dict[str, Any]:
     """The figures of the steps after ``after`` as columns: steps, and name -> values, None where not finite or absent."""
-    records = [record for record in run.records if record.step > after]
-    names = sorted({name for record in records for name in record.metrics})
-    return {
-        "steps": [record.step for record in records],
-        "series": {name: [_finite(record.metrics.get(name)) for record in records] for name in names},
-    }
+    return _columns([(record.step, record.metrics) for record in run.records if record.step > after])
 
 
 def evaluation_columns(run: Run) -> dict[str, Any]:
-    """The same of all evaluations."""
-    names = sorted({name for _, metrics in run.evaluations for name in metrics})
+    """The same for all evaluations."""
+    return _columns(run.evaluations)
+
+
+def _columns(points: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, Any]:
+    names = sorted({name for _, metrics in points for name in metrics})
     return {
-        "steps": [step for step, _ in run.evaluations],
-        "series": {name: [_finite(metrics.get(name)) for _, metrics in run.evaluations] for name in names},
+        "steps": [step for step, _ in points],
+        "series": {name: [rounded(metrics.get(name)) for _, metrics in points] for name in names},
     }
 
 
-def _finite(value: float | None) -> float | None:
-    """Seven digits: more than a plot shows, and half the bytes."""
+def rounded(value: float | None) -> float | None:
+    """Seven digits, more than a plot shows and half the bytes; None if not finite."""
     return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None

@@ -1,7 +1,6 @@
-"""A run in words and figures: what replay saved, what it cost, and what became of the model.
+"""A run in words and figures: what replay saved, what it cost, and how accuracy changed.
 
-Every sentence is computed from recorded figures. What is an estimate says so: a run without a plain one beside it cannot
-know what that would have learned.
+Every sentence is computed from recorded figures.
 """
 
 import math
@@ -12,11 +11,11 @@ from typing import Any
 from openrlhf_rpo.reports.comparison import accuracy_by, at, changed_options, cost_of, differences
 from openrlhf_rpo.reports.run import GENERATED, REUSED, STEP_SECONDS, Run, state_of
 
-_MISLEADS = 0.02  # a smaller fall of the accuracy is noise of most evaluations
+_MISLEADS = 0.02  # a smaller drop in accuracy is noise in most evaluations
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
-    """``runs``: for each its tiles (label, value, detail) and sentences; ``against``: RPO against plain runs; notes."""
+    """``runs``: each run's tiles (label, value, detail), sentences and notes; ``against``: RPO compared with plain runs."""
     return {
         "runs": [
             {"name": run.name, "tiles": _tiles(run), "sentences": _sentences(run), "notes": state_of(run)} for run in runs
@@ -40,13 +39,12 @@ def _tiles(run: Run) -> list[dict[str, str]]:
     tiles.append(("steps", f"{run.latest_step:,}", steps))
     generated, reused = _totals(run)
     if generated:
-        tiles.append(("tokens generated", _count(generated), f"{_mean(run, 'rpo/generated_tokens'):.0f} a sample"))
+        tiles.append(("tokens generated", _count(generated), f"{_mean(run, 'rpo/generated_tokens'):.0f} per sample"))
     if reused:
         share = reused / (generated + reused)
-        tiles.append(("tokens reused", _count(reused), f"{share:.0%} of all paths' tokens"))
-    seconds = [s for s in run.series(STEP_SECONDS) if math.isfinite(s)]
-    if seconds:
-        tiles.append(("training time", _duration(sum(seconds)), f"{fmean(seconds):.1f} s a step"))
+        tiles.append(("tokens reused", _count(reused), f"{share:.0%} of all path tokens"))
+    if seconds := _finite(run, STEP_SECONDS):
+        tiles.append(("training time", _duration(sum(seconds)), f"{fmean(seconds):.1f} s per step"))
     if run.questions:
         tiles.append(("questions", f"{run.questions:,}", f"{run.cached:,} with a cached path"))
     return [dict(zip(("label", "value", "detail"), tile, strict=True)) for tile in tiles]
@@ -55,11 +53,8 @@ def _tiles(run: Run) -> list[dict[str, str]]:
 def _sentences(run: Run) -> list[str]:
     if not run.records:
         return []
-    return [
-        sentence
-        for sentence in (_saved(run), _time(run), _signal(run), _lengths(run), _learned(run), _misled(run))
-        if sentence is not None
-    ]
+    found = (_saved(run), _time(run), _signal(run), _lengths(run), _learned(run), _misled(run))
+    return [sentence for sentence in found if sentence is not None]
 
 
 def _saved(run: Run) -> str | None:
@@ -68,7 +63,7 @@ def _saved(run: Run) -> str | None:
         return None
     text = (
         f"Saved: {_count(reused)} tokens were taken from cached paths instead of being generated. Whole paths of the same "
-        f"lengths would have been {_count(generated + reused)} tokens; {_count(generated)} were generated, "
+        f"lengths would have been {_count(generated + reused)} tokens. {_count(generated)} were generated, "
         f"{reused / (generated + reused):.0%} fewer."
     )
     if run.initial_tokens:
@@ -83,7 +78,7 @@ def _time(run: Run) -> str | None:
     names = ("verify", "train", "log_probs", "reward", "weight_sync", "cache")
     phases = {name: _sum(run, f"timing/{name}") for name in names}
     shares = "".join(f", {name.replace('_', ' ')} {s / total:.0%}" for name, s in phases.items() if s / total >= 0.01)
-    return f"Time: {_duration(total)} of training steps, of which generation {rollout / total:.0%}{shares}."
+    return f"Time: {_duration(total)} of training steps: generation {rollout / total:.0%}{shares}."
 
 
 def _signal(run: Run) -> str | None:
@@ -93,7 +88,7 @@ def _signal(run: Run) -> str | None:
     quarter = max(1, len(values) // 4)
     right, wrong = _mean(run, "rpo/groups_all_right"), _mean(run, "rpo/groups_all_wrong")
     return (
-        f"Cost: in {fmean(values):.0%} of the groups all samples had the same score, so that they taught nothing "
+        f"Cost: in {fmean(values):.0%} of the groups all samples had the same score and gave no signal "
         f"({fmean(values[:quarter]):.0%} in the first quarter of the run, {fmean(values[-quarter:]):.0%} in the last; all "
         f"right {right:.0%}, all wrong {wrong:.0%})."
     )
@@ -106,7 +101,7 @@ def _lengths(run: Run) -> str | None:
     quarter = max(1, len(path) // 4)
     return (
         f"Paths went from {fmean(path[:quarter]):.0f} to {fmean(path[-quarter:]):.0f} tokens (first and last quarter); "
-        f"{fmean(truncated):.1%} of the samples hit their length limit."
+        f"{fmean(truncated):.1%} of the samples hit the length limit."
     )
 
 
@@ -131,8 +126,8 @@ def _misled(run: Run) -> str | None:
     if best - last < _MISLEADS or fmean(score[-quarter:]) < fmean(score[:quarter]):
         return None
     return (
-        f"Watch out: accuracy fell by {best - last:.3f} from its best while the score in training rose to "
-        f"{fmean(score[-quarter:]):.3f}. That score sees prefixes; choose a checkpoint by the evaluations."
+        f"Watch out: accuracy fell by {best - last:.3f} from its best while the training score rose to "
+        f"{fmean(score[-quarter:]):.3f}. That score includes prefixes; choose a checkpoint by the evaluations."
     )
 
 
@@ -145,8 +140,8 @@ def _against(runs: Sequence[Run]) -> list[str]:
     if not plain:
         if len(replayed) == 1 and replayed[0].records:
             return [
-                "No plain run (--rpo.enable false) stands beside this one, so that what is said here to be saved is tokens, "
-                "not learning: add the --logger.tensorboard_dir of one to compare accuracy at equal cost."
+                "No plain run (--rpo.enable false) was given, so the savings above are in tokens, not in learning: add the "
+                "--logger.tensorboard_dir of one to compare accuracy at equal cost."
             ]
         return []
     return [sentence for run in replayed for other in plain for sentence in _pair(run, other)]
@@ -180,6 +175,7 @@ def _pair(run: Run, plain: Run) -> list[str]:
 
 
 def _totals(run: Run) -> tuple[float, float]:
+    """Tokens generated and reused over the whole run."""
     if not run.records:
         return float(run.initial_tokens), 0.0
     last = run.records[-1].metrics

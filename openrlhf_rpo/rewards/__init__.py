@@ -1,13 +1,14 @@
-"""The shipped reward functions and their weighted sum. Pure: text and lengths in, numbers out."""
+"""The shipped reward functions and their weighted sum: pure functions of text and lengths."""
 
 from collections.abc import Callable
 from math import fsum, isfinite
+from operator import mul
 
 from openrlhf_rpo.rewards.cosine import cosine_reward
 from openrlhf_rpo.rewards.format import format_reward
 from openrlhf_rpo.rewards.math import math_reward
 
-# name -> (response, its accuracy, its length in tokens, the length at which the cosine ends) -> reward
+# name -> function of (response, its accuracy, its length in tokens, length at which the cosine ends) -> reward
 SHIPPED: dict[str, Callable[[str, float, int, int], float]] = {
     "math": lambda response, accuracy, length, max_len: accuracy,
     "format": lambda response, accuracy, length, max_len: format_reward(response),
@@ -20,10 +21,10 @@ WeightedReward = Callable[[str, str, int], tuple[float, float]]
 
 
 def weighted_sum(functions: str, weights: str | None = None, cosine_max_len: int = 1000) -> WeightedReward:
-    """The sum of the named rewards, each times its weight (1 by default), as one function giving (reward, score).
+    """A function that returns (reward, score): the reward is the weighted sum of the named ones (default weight: 1).
 
-    ``functions`` and ``weights`` are comma separated. The score is the accuracy when math or cosine is among them,
-    otherwise the reward itself. Raises ValueError for an unknown name, or weights that are no numbers or too few.
+    ``functions`` and ``weights`` are comma separated. The score is the accuracy if math or cosine is included, else the
+    reward. Raises ValueError for an unknown name, or unless there is one finite weight per name.
     """
     names = [name.strip() for name in functions.split(",")]
     unknown = [name for name in names if name not in SHIPPED]
@@ -34,11 +35,8 @@ def weighted_sum(functions: str, weights: str | None = None, cosine_max_len: int
 
     def reward_and_score(response: str, label: str, length: int) -> tuple[float, float]:
         accuracy = math_reward(response, label) if need_accuracy else 0.0
-        terms = (
-            scale * SHIPPED[name](response, accuracy, length, cosine_max_len)
-            for name, scale in zip(names, scales, strict=True)
-        )
-        reward = fsum(terms)
+        terms = [SHIPPED[name](response, accuracy, length, cosine_max_len) for name in names]
+        reward = fsum(map(mul, scales, terms))
         return reward, (accuracy if need_accuracy else reward)
 
     return reward_and_score

@@ -1,4 +1,4 @@
-"""Cosine-scaled length reward: a short right answer is worth more, a long wrong answer costs less.
+"""Cosine-scaled length reward: shorter right answers earn more, longer wrong answers lose less.
 
     progress = min(length / max_len, 1)
     reward   = end + (start - end) * (1 + cos(pi * progress)) / 2
@@ -7,8 +7,8 @@ with (start, end) = (max_value_correct, min_value_correct) for a right answer an
 for a wrong one. Source: Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning in LLMs" (arXiv 2502.03373),
 with the defaults of open-r1 and open-rs.
 
-Lengths are tokens; the reference counts characters. Beyond ``max_len`` the reward stays at its end; the reference's
-cosine turns back there, so that twice ``max_len`` is worth as much as nothing at all.
+Lengths are in tokens; the reference counts characters. Beyond ``max_len`` the reward is constant; in the reference the
+cosine turns back, so that 2 * ``max_len`` earns as much as length 0.
 """
 
 import math

@@ -1,13 +1,13 @@
-"""Format reward: 1.0 for one closed block of thought followed by an answer, else 0.0.
+"""Format reward: 1.0 for one closed thinking block followed by an answer, else 0.0.
 
     [<think>] thought </think> answer
 
-The reference recipe (open-rs, ``format_reward``) asks for exactly one ``</think>``; the templates of reasoning models
-already open the block in the prompt, so ``<think>`` itself is optional here, and may only stand at the beginning.
-``<answer>`` tags around the answer are accepted and do not count as an answer.
+The reference recipe (open-rs, ``format_reward``) requires exactly one ``</think>``. Chat templates of reasoning models open
+the block in the prompt, so ``<think>`` is optional here, and only allowed at the beginning. ``<answer>`` tags are accepted
+but are not an answer by themselves.
 
-Degenerate cases: a second block, an unclosed block (a truncated thought) and nothing after the block are 0.0; an empty
-thought is allowed.
+Degenerate cases: a second block, an unclosed block (truncated) or nothing after the block gives 0.0; an empty thought is
+allowed.
 """
 
 import re
@@ -16,7 +16,7 @@ _TAGS = re.compile(r"</?answer>")
 
 
 def format_reward(response: str) -> float:
-    """1.0 if ``response`` (a whole path, decoded) thinks once and then answers, else 0.0."""
+    """1.0 if ``response`` (a whole decoded path) thinks once and then answers, else 0.0."""
     thought, end, answer = response.partition("</think>")
     well_formed = (
         end

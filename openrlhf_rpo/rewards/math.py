@@ -1,13 +1,12 @@
-r"""Accuracy of a mathematical answer: 1.0 when it equals the label, 0.0 otherwise.
+r"""Accuracy of a mathematical answer: 1.0 if it equals the label, else 0.0.
 
-The answer is what stands in the last \boxed{...} of the response; without a box, what follows an anchor such as
-"the final answer is". A number that merely occurs in the text is no answer, so a truncated response is not rewarded
-by luck. Equality is exact text or, failing that, math-verify's (https://github.com/huggingface/Math-Verify):
-\frac{84}{2} equals 42.
+The answer is the content of the last \boxed{...} in the response or, without a box, what follows an anchor such as "the
+final answer is". A number elsewhere in the text does not count, so a truncated response is not rewarded by luck. Answers are
+equal if their text is, or if math-verify (https://github.com/huggingface/Math-Verify) says so: \frac{84}{2} equals 42.
 
-Degenerate cases: no answer, an empty box, an unclosed box or an expression that cannot be parsed or compared in time
-(\boxed{9^{9^{9}}}) are 0.0; so is everything under a label that cannot be parsed, except the very same text in the
-box, and ``unparsable`` finds those labels before a run starts. (The reference gives 1.0 to every response then.)
+Degenerate cases: no answer, an empty or unclosed box, or an expression that cannot be parsed or compared in time
+(\boxed{9^{9^{9}}}) gives 0.0. With a label that cannot be parsed only the same text in the box gives 1.0; ``unparsable``
+finds such labels before a run starts. (The reference gives every response 1.0 then.)
 """
 
 import re
@@ -24,13 +23,13 @@ _ANSWER = (
     ExprExtractionConfig(try_extract_without_anchor=False),
 )
 _ANYWHERE = (LatexExtractionConfig(), ExprExtractionConfig())
-_SECONDS = 5  # for one parse or comparison, in whole seconds
+_SECONDS = 5  # limit of one parse or comparison, an integer
 
 
 def math_reward(response: str, label: str) -> float:
-    """1.0 if the answer in ``response`` equals ``label``, else 0.0. May be called from any thread.
+    """1.0 if the answer in ``response`` equals ``label``, else 0.0.
 
-    Outside the main thread math-verify cannot interrupt itself (it needs ``signal.alarm``): the caller bounds it.
+    Outside the main thread math-verify has no time limit (it needs ``signal.alarm``), so the caller must set one.
     """
     box = last_boxed(response)
     if box and box == label.strip():
@@ -48,12 +47,12 @@ def parses(label: str) -> bool:
 
 
 def unparsable(labels: Iterable[str]) -> list[int]:
-    """The positions of the labels that no differently written answer can ever match."""
+    """The positions of labels that math-verify cannot parse, so that only the same text matches them."""
     return [i for i, label in enumerate(labels) if not parses(label)]
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last \boxed{...} holds, stripped; None without a box, "" when it is empty or never closes."""
+    r"""The content of the last \boxed{...}, stripped; None without a box, "" if it is empty or never closes."""
     start = None
     for match in _BOX.finditer(text):
         start = match.end()

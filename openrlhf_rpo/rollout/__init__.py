@@ -1,1 +1,1 @@
-"""Rolling out: prefixes to the engines as token ids, scores from killable processes, samples as Experiences."""
+"""Rollouts: generation from prefixes, rewards, and the conversion of samples to OpenRLHF's Experiences."""

@@ -1,8 +1,8 @@
-"""The vLLM engine actor: OpenRLHF's, plus two calls that take a whole group as token ids."""
+"""The vLLM engine actor: OpenRLHF's, plus calls that generate or score a whole group of token ids."""
 
 import asyncio
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import ray
 from vllm import RequestOutput, SamplingParams
@@ -10,47 +10,16 @@ from vllm.inputs import TokensPrompt
 from vllm.sampling_params import RequestOutputKind
 from vllm.utils import random_uuid
 
+from openrlhf_rpo.rollout.requests import Draft, Generated, Request
 from openrlhf_rpo.types import Rejected
 from openrlhf_rpo.upstream import RolloutRayActor
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One sample to generate: ``token_ids`` = prompt ids + prefix ids, at most ``max_tokens`` new ones.
-
-    ``rejected`` is of the first new token; with it ``temperature`` and ``top_p`` are 1.
-    """
-
-    token_ids: tuple[int, ...]
-    max_tokens: int
-    seed: int
-    temperature: float
-    top_p: float = 1.0
-    rejected: Rejected | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """What the engine sampled: ids as produced (end token included), their log-probs, "stop" or "length"."""
-
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    finish_reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A stored path to score: ``token_ids`` = prompt ids + path ids, of which the path's ``n_tokens`` are asked for."""
-
-    token_ids: tuple[int, ...]
-    n_tokens: int
-
-
 def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed: bool) -> float:
-    """The policy's log-prob of a token that was drawn with ``rejected``'s weight, from the one that the engine reports.
+    """The policy's log-prob of a token that was drawn with ``rejected`` weighted, from the engine's ``log_prob``.
 
-    Reported are probabilities before the weight, or (``processed``) after it, normalized. vLLM 0.29 on a CPU adds the
-    weight's logarithm to the token's own, so that one is not read.
+    The engine reports it before the weight was applied, or (``processed``) after it, normalized. For the rejected token
+    itself vLLM 0.29 on CPU reports the weighted value, so its known log-prob is returned.
     """
     if token_id == rejected.token_id:
         return rejected.log_prob
@@ -60,7 +29,7 @@ def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed
 
 class _RPOEngine(RolloutRayActor):
     async def generate_group(self, requests: list[Request]) -> list[Generated]:
-        """Generate all samples of a group; vLLM's prefix caching prefills what they share once."""
+        """Generate all samples of a group; vLLM's prefix cache prefills their shared tokens once."""
         return await asyncio.gather(*(self._generate_one(request) for request in requests))
 
     async def _generate_one(self, request: Request) -> Generated:
@@ -69,7 +38,7 @@ class _RPOEngine(RolloutRayActor):
         first = await self._complete(replace(request, max_tokens=1))
         if first.finish_reason == "stop" or request.max_tokens == 1:
             return first
-        token_ids, seed = (*request.token_ids, *first.token_ids), request.seed + 1  # not the same noise twice
+        token_ids, seed = (*request.token_ids, *first.token_ids), request.seed + 1  # do not reuse the first token's noise
         left = replace(request, token_ids=token_ids, max_tokens=request.max_tokens - 1, seed=seed, rejected=None)
         rest = await self._complete(left)
         return Generated(first.token_ids + rest.token_ids, first.log_probs + rest.log_probs, rest.finish_reason)
@@ -80,9 +49,9 @@ class _RPOEngine(RolloutRayActor):
             temperature=request.temperature,
             top_p=request.top_p,
             max_tokens=request.max_tokens,
-            min_tokens=0,  # a prefix may be complete but for its end token, which must be allowed to come first
+            min_tokens=0,  # a prefix may lack only its end token, so the end token must be allowed first
             seed=request.seed,
-            logprobs=0,  # the sampled token's own log-prob, nothing else
+            logprobs=0,  # only the sampled token's log-prob
             logit_bias=None if rejected is None else {rejected.token_id: math.log(max(rejected.weight, 1e-40))},
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -98,7 +67,7 @@ class _RPOEngine(RolloutRayActor):
         return Generated(tuple(completion.token_ids), log_probs, completion.finish_reason)
 
     async def _final(self, token_ids: tuple[int, ...], params: SamplingParams) -> RequestOutput | None:
-        """What the engine says of a request when it has ended; None when it says nothing."""
+        """The finished request, or None if the engine returned nothing."""
         final = None
         prompt = TokensPrompt(prompt_token_ids=list(token_ids))
         async for output in self.llm.generate(prompt, params, request_id=random_uuid()):
@@ -106,11 +75,11 @@ class _RPOEngine(RolloutRayActor):
         return final
 
     async def score_group(self, drafts: list[Draft]) -> list[tuple[float, ...]]:
-        """The log-probs that the policy gives to the path tokens of each draft, at temperature 1."""
+        """The policy's log-probs of each draft's path tokens, at temperature 1."""
         return await asyncio.gather(*(self._score_one(draft) for draft in drafts))
 
     async def _score_one(self, draft: Draft) -> tuple[float, ...]:
-        # An engine must generate something; one token, which nobody reads.
+        # vLLM must generate at least one token, which is not used.
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         final = await self._final(draft.token_ids, params)
         if final is None or final.prompt_logprobs is None:

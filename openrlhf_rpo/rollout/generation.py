@@ -1,4 +1,4 @@
-"""Spreads groups of requests over all engines, least loaded first, and hands them back as they finish."""
+"""Distribute groups of requests over all engines, least loaded first, and yield them as they finish."""
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
@@ -6,11 +6,11 @@ from typing import Any
 
 import ray
 
-from openrlhf_rpo.rollout.engine import Draft, Generated, Request
+from openrlhf_rpo.rollout.requests import Draft, Generated, Request
 
 
 class Generator:
-    """Every engine of the run, as one. ``sleeping`` engines (--vllm.enable_sleep) are woken around each use."""
+    """All engines of the run. ``sleeping`` (--vllm.enable_sleep): wake them up around each use."""
 
     def __init__(self, engines: Sequence[Any], sleeping: bool) -> None:
         self.engines = list(engines)
@@ -26,11 +26,11 @@ class Generator:
             ray.get([engine.sleep.remote() for engine in self.engines])
 
     def generate(self, groups: Sequence[list[Request]]) -> Iterator[tuple[int, list[Generated]]]:
-        """Yield (index of the group, its samples) in the order in which groups finish."""
+        """Yield (group index, its samples) in the order in which groups finish."""
         return self._spread(groups, lambda engine, group: engine.generate_group.remote(group))
 
     def score(self, groups: Sequence[list[Draft]]) -> Iterator[tuple[int, list[tuple[float, ...]]]]:
-        """Yield (index of the group, the log-probs of its drafts' path tokens) in the order in which groups finish."""
+        """Yield (group index, log-probs of its drafts' path tokens) in the order in which groups finish."""
         return self._spread(groups, lambda engine, group: engine.score_group.remote(group))
 
     def _spread(self, groups: Sequence[list[Any]], call: Callable[[Any, list[Any]], Any]) -> Iterator[tuple[int, Any]]:
@@ -41,7 +41,7 @@ class Generator:
                 yield pending.pop(ref), ray.get(ref)
 
     def _assign(self, groups: Sequence[list[Any]]) -> Iterator[tuple[int, Any]]:
-        """Each group to the engine with the least unfinished work, counted in samples."""
+        """Assign each group to the engine with the fewest unfinished samples."""
         unfinished = ray.get([engine.get_num_unfinished_requests.remote() for engine in self.engines])
         loads = [(load, i) for i, load in enumerate(unfinished)]
         heapq.heapify(loads)

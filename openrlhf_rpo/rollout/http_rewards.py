@@ -1,6 +1,6 @@
-"""Rewards from HTTP servers, called as upstream calls them: POST {"query": [q], "prompts": [p], "labels": [l]}.
+"""Rewards from HTTP servers, with upstream's protocol: POST {"query": [q], "prompts": [p], "labels": [l]}.
 
-The answer is upstream's dictionary (``reward_call.read_answer``). Source: ``openrlhf/utils/agent.py``,
+For the answer see ``reward_call.read_answer``. Source: ``openrlhf/utils/agent.py``,
 ``SingleTurnAgentExecutor._fetch_rewards_via_http``.
 """
 
@@ -16,18 +16,18 @@ from openrlhf_rpo.rollout.reward_pool import NOT_TRIED
 
 _TRIES = 3
 _BACKOFF_SECONDS = 0.5  # before the second try; doubled before the third
-_CALLS_A_SERVER = 32  # at the same time
+_CALLS_PER_SERVER = 32  # at the same time
 
 
 class HttpRewards:
-    """Reward calls to ``urls`` in turn, each try within ``timeout`` seconds; a retry goes to the next server."""
+    """Calls the servers at ``urls`` in turn, at most ``timeout`` seconds per try; a retry goes to the next server."""
 
     def __init__(self, urls: Sequence[str], timeout: float, *, on_failure: float = 0.0) -> None:
         self.timeout = timeout
         self.on_failure = on_failure
-        self._calls = _CALLS_A_SERVER * len(urls)
+        self._calls = _CALLS_PER_SERVER * len(urls)
         self._urls = list(urls)
-        self._first = itertools.count()  # where the next request starts its round of the servers
+        self._first = itertools.count()  # the server that the next request tries first
 
     def score(self, requests: Sequence[RewardRequest], max_failures: int | None = None) -> list[RewardResult]:
         """As ``RewardPool.score``."""
@@ -35,7 +35,7 @@ class HttpRewards:
             return thread.submit(asyncio.run, self._score(requests, max_failures)).result()
 
     def close(self) -> None:
-        """Nothing stays open between calls."""
+        """Nothing to do: no connection stays open between calls."""
 
     async def _score(self, requests: Sequence[RewardRequest], max_failures: int | None) -> list[RewardResult]:
         gate, failures = asyncio.Semaphore(self._calls), 0
@@ -50,7 +50,7 @@ class HttpRewards:
                 failures += result.failure is not None
                 return result
 
-        connector = aiohttp.TCPConnector(limit=0)  # the gate limits; waiting for a connection would eat the timeout
+        connector = aiohttp.TCPConnector(limit=0)  # limited by the gate: waiting for a connection counts as timeout
         async with aiohttp.ClientSession(timeout=limit, connector=connector) as session:
             return await asyncio.gather(*map(one, requests))
 

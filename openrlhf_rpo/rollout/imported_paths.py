@@ -1,10 +1,10 @@
-"""Paths of another run, another model or a data set as the initial cache: matched, translated, scored, admitted.
+"""Import paths of another run, another model or a data set as the initial cache.
 
-Ids and log-probs of the run's own tokenizer are kept as they are. A path of another tokenizer goes through its text:
-its ids are made anew and its log-probs dropped, so that its prefix never carries loss (``rollout/experience.py``).
+Token ids and log-probs of the same tokenizer are kept. A path of another tokenizer is tokenized again from its text and
+loses its log-probs, so its prefix never carries loss (``rollout/experience.py``).
 
-A score that comes with a path is kept. One without is scored as a sample would be; where a reward model scores, which
-is only asked in training, it is taken as right (1.0). Of several paths of one question the first one admitted counts.
+A path's score is kept. A path without one is scored like a sample, or counts as right (1.0) if the run has a reward model,
+which only runs in training. For each question the first admitted path is used.
 """
 
 from collections import Counter
@@ -13,35 +13,35 @@ from dataclasses import dataclass, field, replace
 
 from tqdm import tqdm
 
-from openrlhf_rpo.algo.cut import cut_rule
+from openrlhf_rpo.algo.methods.decide import score_and_reward
 from openrlhf_rpo.algo.variance import rewarded
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.exchange.errors import ExchangeError
-from openrlhf_rpo.exchange.files import batched
+from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.matching import QuestionIndex
 from openrlhf_rpo.exchange.portable import PortablePath
 from openrlhf_rpo.exchange.sources import Source
 from openrlhf_rpo.exchange.text import path_ids
 from openrlhf_rpo.rollout.rollout import Rollout
-from openrlhf_rpo.run_files import tokenizer_fingerprint
-from openrlhf_rpo.types import EXPERT, OWN, Group, Path, Prefix, Question, Sample
+from openrlhf_rpo.run.files import tokenizer_fingerprint
+from openrlhf_rpo.tables import batched
+from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 
 _SKIPPED = {
-    "unmatched": "of questions that are not this run's",
-    "empty": "without a token",
+    "unmatched": "of questions that this run does not have",
+    "empty": "empty",
     "too_long": "too long for --rollout.max_new_tokens or --data.max_len",
     "not_rewarded": "not rewarded",
-    "repeated": "of questions that have a path already",
+    "repeated": "of questions that already have a path",
 }
-RIGHT = 1.0
+_RIGHT = 1.0
 
 
 @dataclass
 class ImportReport:
-    """What became of the paths of a source, each counted once: ``imported``, or ``skipped`` and why.
+    """Counts of a source's paths: each is ``imported``, or ``skipped`` for a reason.
 
-    ``with_path`` counts questions, those that an interrupted import had served before included.
+    ``with_path`` counts the questions with a path, including those from an earlier, interrupted import.
     """
 
     source: str
@@ -54,7 +54,7 @@ class ImportReport:
 
     @property
     def matched(self) -> int:
-        """Paths of questions of the run, whatever became of them."""
+        """Paths of the run's questions, imported or not."""
         return self.read - self.skipped["unmatched"]
 
     def __str__(self) -> str:
@@ -71,12 +71,11 @@ class ImportReport:
 def import_paths(
     cache: PathCache, rollout: Rollout, questions: Sequence[Question], source: Source, config: RPOConfig
 ) -> ImportReport:
-    """Commit the paths of ``source`` to the initial cache of a run, a batch at a time; goes on where it was interrupted.
+    """Commit the paths of ``source`` to the initial cache, batch by batch; an interrupted import can be continued.
 
-    They become the questions' own paths, or an expert's, which training never replaces, where a cut rule asks for that.
-    Raises ExchangeError when nothing could be admitted.
+    They go into the method's ``import_slot``. Raises ExchangeError if no path could be admitted.
     """
-    slot = EXPERT if any(cut_rule(name).slot == EXPERT for name in config.cut.rules) else OWN
+    slot = config.method.import_slot
     report = ImportReport(str(source), len(questions))
     index, done = QuestionIndex(questions), set(cache.question_ids(slot=slot))
     tokenizer = tokenizer_fingerprint(rollout.tokenizer)
@@ -88,21 +87,22 @@ def import_paths(
                 for path in batch
                 if (candidate := _candidate(path, index, done, rollout, tokenizer, report)) is not None
             ]
-            entering = _admitted(_scored(candidates, rollout), done, config.update.admit, report)
+            _score(candidates, rollout)
+            entering = _admitted(candidates, done, config.method.admits_wrong, report)
             cache.commit_initial([replace(path, slot=slot) for path in entering])
             bar.update(len(batch))
     if not done:
         raise ExchangeError(
-            f"{source}: no path could be imported.\n{report}\nA worked solution must end as the reward expects it "
-            "(math: the answer in \\boxed{}); --rpo.update.admit any takes paths that are not rewarded, too"
+            f"{source}: no path could be imported.\n{report}\nA worked solution must end as the reward expects "
+            "(math: the answer in \\boxed{}); --rpo.update.admit any (method rpo) also admits paths that are not rewarded"
         )
     report.with_path = len(done)
     return report
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Candidate:
-    """A path in the run's own ids; ``scored`` says whether it needs no judgement."""
+    """A path in the run's token ids; ``scored``: it came with a score."""
 
     question: Question
     path: Path
@@ -118,7 +118,7 @@ def _candidate(
     tokenizer: str,
     report: ImportReport,
 ) -> _Candidate | None:
-    """The path under the run's question and tokenizer; None, and counted, when it cannot be a path of this run."""
+    """The path for the run's question and tokenizer; None, counted in ``report``, if the run cannot use it."""
     question = index.find(path)
     if question is None:
         report.skipped["unmatched"] += 1
@@ -135,35 +135,30 @@ def _candidate(
     if len(ids) > rollout.max_path_length(question, rollout.sampling):
         report.skipped["too_long"] += 1
         return None
-    score = RIGHT if path.score is None else path.score
+    score = _RIGHT if path.score is None else path.score
     reward = score if path.reward is None else path.reward
     made = Path(question.question_id, ids, path.log_probs if own else None, path.finish_reason, score, reward)
     return _Candidate(question, made, scored=path.score is not None, through_text=not own)
 
 
-def _scored(candidates: list[_Candidate], rollout: Rollout) -> list[_Candidate]:
-    """The same, in order, those without a score judged by the run's reward where it has one at rollout."""
+def _score(candidates: list[_Candidate], rollout: Rollout) -> None:
+    """Score the paths that came without a score, unless a reward model does that later."""
     if rollout.scorer is None:
-        return candidates
+        return
     waiting = [c for c in candidates if not c.scored]
     groups = [Group(c.question, (Sample(Prefix(), c.path.token_ids, (), c.path.finish_reason),)) for c in waiting]
-    samples = iter([group.samples[0] for group in rollout.score(groups)])
-    return [c if c.scored else _judged(c, next(samples)) for c in candidates]
+    for candidate, group in zip(waiting, rollout.score(groups), strict=True):
+        score, reward = score_and_reward(group.samples[0])
+        candidate.path = replace(candidate.path, score=score, reward=reward)
 
 
-def _judged(candidate: _Candidate, sample: Sample) -> _Candidate:
-    assert sample.score is not None and sample.shaped_reward is not None
-    path = replace(candidate.path, score=sample.score, reward=sample.shaped_reward)
-    return replace(candidate, path=path, scored=True)
-
-
-def _admitted(candidates: list[_Candidate], done: set[str], admit: str, report: ImportReport) -> list[Path]:
-    """The paths that enter, one a question; ``done`` and the report's counts grow with them."""
+def _admitted(candidates: list[_Candidate], done: set[str], admits_wrong: bool, report: ImportReport) -> list[Path]:
+    """The paths to store, one per question; updates ``done`` and the report."""
     entering = []
     for candidate in candidates:
         if candidate.question.question_id in done:
             report.skipped["repeated"] += 1
-        elif admit == "rewarded" and not rewarded(candidate.path.score):
+        elif not (admits_wrong or rewarded(candidate.path.score)):
             report.skipped["not_rewarded"] += 1
         else:
             done.add(candidate.question.question_id)

@@ -1,6 +1,6 @@
-"""C(0), the paths that training starts with: none, one sampled a question, or imported ones (spec section 1).
+"""The initial cache C(0): empty, one sampled path per question, or imported paths.
 
-Every batch is committed as it is finished, so that an interrupted initialization goes on where it stopped.
+Every batch is committed when it is finished, so an interrupted initialization continues where it stopped.
 """
 
 import time
@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from openrlhf_rpo.algo.init import best_of
+from openrlhf_rpo.algo.methods.decide import score_and_reward
+from openrlhf_rpo.algo.variance import rewarded
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.exchange.sources import Source
@@ -17,11 +18,13 @@ from openrlhf_rpo.rollout.imported_paths import import_paths
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout, Sampling
 from openrlhf_rpo.types import Group, Path, Question
 
+_BATCH = 256  # questions between two commits
+
 
 def fill_initial_cache(
     cache: PathCache, rollout: Rollout, questions: Sequence[Question], config: RPOConfig, source: Callable[[], Source]
 ) -> None:
-    """Complete C(0) as ``--rpo.init.mode`` says; nothing where that is done. ``source`` opens what is imported."""
+    """Fill the cache as ``--rpo.init.mode`` says, unless that is done. ``source`` opens the paths to import."""
     if cache.initialised:
         return
     if config.init.mode == "bulk":
@@ -32,31 +35,24 @@ def fill_initial_cache(
 
 
 def sample_paths(cache: PathCache, rollout: Rollout, questions: Sequence[Question], config: RPOConfig) -> None:
-    """One path a question from the initial policy (paper, eq. 1); those whose samples all fail are sampled again."""
-    init, usual = config.init, rollout.sampling
-    sampling = replace(
-        usual,
-        n_samples=init.n_samples,
-        temperature=usual.temperature if init.temperature is None else init.temperature,
-        top_p=usual.top_p if init.top_p is None else init.top_p,
-        max_path_length=init.max_new_tokens or usual.max_path_length,
-    )
-    first, passed = cache.initial_reached  # where an interrupted initialization goes on
-    for attempt in range(first, init.max_tries):
+    """One path per question from the initial policy (paper, eq. 1); wrong ones that may not enter are sampled again."""
+    sampling = replace(rollout.sampling, n_samples=1)
+    first, passed = cache.initial_reached  # where an interrupted initialization stopped
+    for attempt in range(first, config.init.max_tries):
         done = set(cache.question_ids())
         pending = [(i, q) for i, q in enumerate(questions) if i >= passed and q.question_id not in done]
         passed = 0
         with tqdm(total=len(pending), desc=f"Initial cache, round {attempt + 1}", unit="question") as bar:
-            for start in range(0, len(pending), init.batch_size):
-                places, batch = zip(*pending[start : start + init.batch_size], strict=True)
-                paths, tokens = sample_batch(rollout, batch, sampling, attempt, config.update.admit, bar)
+            for start in range(0, len(pending), _BATCH):
+                places, batch = zip(*pending[start : start + _BATCH], strict=True)
+                paths, tokens = sample_batch(rollout, batch, sampling, attempt, config.method.admits_wrong, bar)
                 cache.commit_initial(paths, tokens, (attempt, places[-1] + 1))
 
 
 def sample_batch(
-    rollout: Rollout, questions: Sequence[Question], sampling: Sampling, attempt: int, admit: str, bar: tqdm
+    rollout: Rollout, questions: Sequence[Question], sampling: Sampling, attempt: int, admits_wrong: bool, bar: tqdm
 ) -> tuple[list[Path], int]:
-    """The best sample of each question that has one that may enter, and the number of tokens sampled for all."""
+    """The paths that may enter the cache, and the number of tokens sampled in all; one sample per question."""
     started, tokens = time.perf_counter(), 0
 
     def progress(group: Group) -> None:
@@ -65,18 +61,11 @@ def sample_batch(
         bar.update()
         bar.set_postfix_str(f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
 
-    groups = rollout.sample_bare(questions, sampling, EVAL_STEP - 1 - attempt, progress)
-    chosen = [(group, best_of(group.samples, admit)) for group in groups]
-    paths = [
-        Path(
-            group.question.question_id,
-            best.response_ids,
-            best.response_log_probs,
-            best.finish_reason,
-            best.score,
-            best.shaped_reward,
-        )
-        for group, best in chosen
-        if best is not None
-    ]
+    paths = []
+    for group in rollout.sample_bare(questions, sampling, EVAL_STEP - 1 - attempt, progress):
+        [sample] = group.samples
+        score, reward = score_and_reward(sample)
+        if admits_wrong or rewarded(score):
+            ids, log_probs = sample.response_ids, sample.response_log_probs
+            paths.append(Path(group.question.question_id, ids, log_probs, sample.finish_reason, score, reward))
     return paths, tokens

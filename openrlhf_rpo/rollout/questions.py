@@ -1,4 +1,4 @@
-"""The questions of a run: loaded as OpenRLHF loads its prompts, duplicates merged, in a keyed order."""
+"""The questions of a run: loaded like OpenRLHF's prompts, without duplicates, in a seeded order."""
 
 import hashlib
 from collections.abc import Sequence, Set
@@ -8,18 +8,19 @@ from typing import Any
 from datasets.exceptions import DatasetGenerationError
 
 from openrlhf_rpo.algo.draws import episode_order
+from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.exchange.matching import question_text
 from openrlhf_rpo.types import Question
-from openrlhf_rpo.upstream import PromptDataset, UsageError, blending_datasets
+from openrlhf_rpo.upstream import PromptDataset, blending_datasets
 
 
 def question_id(prompt: str, label: str) -> str:
-    """16 hex digits that depend on the question alone, not on its place in the data set."""
+    """16 hex digits that identify a question, wherever it is in the data set."""
     return hashlib.sha256(f"{prompt}\0{label}".encode()).hexdigest()[:16]
 
 
 def load_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], int]:
-    """The training questions and how many duplicates were merged. Raises UsageError on data that cannot be used."""
+    """The training questions and the number of duplicates dropped. Raises UsageError for unusable data."""
     rows = _load(args, args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split, "--data.prompt_dataset")
     questions = _render(args, rows, tokenizer, "--data.prompt_dataset")
     merged = {q.question_id: q for q in questions}
@@ -27,7 +28,7 @@ def load_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question
 
 
 def load_eval_questions(args: SimpleNamespace, tokenizer: Any) -> list[Question]:
-    """The held-out questions of --eval.dataset, in file order; empty when there is none."""
+    """The held-out questions of --eval.dataset, in file order; empty without one."""
     if not args.eval.dataset:
         return []
     rows = _load(args, args.eval.dataset, None, args.eval.split, "--eval.dataset")
@@ -42,9 +43,9 @@ def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: s
     strategy = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
     try:
         data = blending_datasets(names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split)
-    except StopIteration:  # how ``datasets`` takes an empty file
+    except StopIteration:  # what ``datasets`` raises for an empty file
         data = []
-    except AttributeError as error:  # upstream selects from all splits at once when the named one is not there
+    except AttributeError as error:  # upstream keeps the dict of all splits when the named one is missing
         raise UsageError(f"{flag} {names}: there is no split {split!r}") from error
     except (OSError, ValueError, DatasetGenerationError) as error:
         raise UsageError(f"{flag} {names}: cannot be read: {error.__cause__ or error}") from error
@@ -67,25 +68,23 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, flag: str) -> list
     if no_text != "":
         raise UsageError(f"{flag}: --data.input_key {args.data.input_key} holds {no_text!r}, which is not text")
     texts = map(question_text, rows[args.data.input_key])
-    return [
-        Question(question_id(prompt, str(label)), prompt, str(label), source, text)
-        for prompt, label, source, text in zip(data.prompts, data.labels, data.datasources, texts, strict=True)
-    ]
+    ids = tokenizer(list(data.prompts), add_special_tokens=False)["input_ids"]
+    columns = (data.prompts, map(str, data.labels), data.datasources, texts, map(tuple, ids))
+    return [Question(question_id(row[0], row[1]), *row) for row in zip(*columns, strict=True)]
 
 
 class QuestionStream:
-    """The data, episode after episode, each in a keyed order; ``position`` visits have been consumed."""
+    """All episodes of the data, each in its own seeded order; ``position`` counts the questions consumed."""
 
     def __init__(self, questions: Sequence[Question], seed: int, episodes: int) -> None:
         self.questions = questions
         self.position = 0
         self._seed = seed
         self._episodes = episodes
-        self._order: tuple[int, list[int]] = (-1, [])  # an episode and its order
 
     @property
     def episode(self) -> int:
-        """Passes over the data that are complete."""
+        """Complete passes over the data."""
         return self.position // len(self.questions)
 
     @property
@@ -93,19 +92,15 @@ class QuestionStream:
         return len(self.questions) * self._episodes - self.position
 
     def take(self, n: int, exclude: Set[str] = frozenset()) -> list[Question]:
-        """The next ``n`` questions, fewer at the end of the data; none twice, and none of ``exclude``.
+        """The next ``n`` distinct questions that are not in ``exclude``; fewer at the end of the data.
 
-        A question that comes again within a batch, because the episode turned over, is passed by.
+        A question that would be repeated because a new episode began within the batch is skipped.
         """
         taken: dict[str, Question] = {}
         while len(taken) < n and self.remaining > 0:
-            question = self.questions[self._episode_order()[self.position % len(self.questions)]]
+            order = episode_order(self._seed, self.episode, len(self.questions))
+            question = self.questions[order[self.position % len(self.questions)]]
             if question.question_id not in exclude:
                 taken.setdefault(question.question_id, question)
             self.position += 1
         return list(taken.values())
-
-    def _episode_order(self) -> list[int]:
-        if self._order[0] != self.episode:
-            self._order = (self.episode, episode_order(self._seed, self.episode, len(self.questions)))
-        return self._order[1]

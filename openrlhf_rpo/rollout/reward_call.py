@@ -1,6 +1,6 @@
-"""One reward call: what goes in, what comes out, and where the function comes from.
+"""One reward call: its request, its result, and how to load the function.
 
-Imported by the worker processes too, so it stays light: nothing heavier than the standard library at the top.
+Worker processes import this module too, so it imports only the standard library at the top.
 """
 
 import importlib.util
@@ -8,6 +8,7 @@ import math
 import numbers
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RewardRequest:
-    """One sample to be judged.
+    """One sample to score.
 
-    ``query`` is prompt and path decoded together with special tokens (upstream's word), ``response`` the whole path
-    decoded without them, ``response_length`` its tokens, the inherited prefix included.
+    ``query`` (upstream's name) is prompt and path decoded together, with special tokens. ``response`` is the whole path
+    decoded without them, ``response_length`` its length in tokens; both include the inherited prefix.
     """
 
     question_id: str
@@ -31,7 +32,7 @@ class RewardRequest:
 
 @dataclass(frozen=True, slots=True)
 class RewardResult:
-    """Always two finite numbers; after a failure they are the stand-in and ``failure`` is the cause."""
+    """Two finite numbers; after a failure they are the stand-in values and ``failure`` is the cause."""
 
     reward: float
     score: float
@@ -44,14 +45,14 @@ RewardCall = Callable[[RewardRequest], RewardResult]
 
 @dataclass(frozen=True, slots=True)
 class ShippedRewards:
-    """Shipped reward functions by name, comma separated, with their weights."""
+    """Comma-separated names of shipped reward functions, with their weights."""
 
     functions: str
     weights: str | None = None
     cosine_max_len: int = 1000
 
     def load(self) -> RewardCall:
-        from openrlhf_rpo.rewards import weighted_sum  # here: a worker of a user's file needs no math-verify
+        from openrlhf_rpo.rewards import weighted_sum  # imported late: a user's file does not need math-verify
 
         reward_and_score = weighted_sum(self.functions, self.weights, self.cosine_max_len)
         return lambda r: RewardResult(*reward_and_score(r.response, r.label, r.response_length))
@@ -72,7 +73,7 @@ class RewardFile:
         if spec is None or spec.loader is None:
             raise ValueError(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses and pickle in the file look their module up by name
+        sys.modules[spec.name] = module  # where dataclasses and pickle look up the file's classes
         spec.loader.exec_module(module)
         reward_func = getattr(module, "reward_func", None)
         if not callable(reward_func):
@@ -84,10 +85,10 @@ RewardSource = ShippedRewards | RewardFile
 
 
 def read_answer(answer: object) -> RewardResult:
-    """Upstream's dictionary of one call: "rewards", and optionally "scores" (else the rewards) and "extra_logs".
+    """Read upstream's dictionary of one call: "rewards", and optionally "scores" (default: the rewards) and "extra_logs".
 
-    Each value is a number or holds exactly one: a list, a tuple, an array, a tensor. Raises ValueError for anything
-    else, and for a reward or a score that is not finite.
+    Each value is a number, or a list, tuple, array or tensor of exactly one. Raises ValueError for anything else, and for a
+    reward or score that is not finite.
     """
     if not isinstance(answer, Mapping):
         raise ValueError(f"a dict with 'rewards' is needed, not {type(answer).__name__}")
@@ -104,17 +105,14 @@ def read_answer(answer: object) -> RewardResult:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of the error's traceback, as one line of at most 300 characters."""
+    """The error's type and message as one line of at most 300 characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 def describe(error: BaseException) -> str:
-    """``last_line`` and, unless the error is about the answer, the innermost line of the user's code."""
-    frames, frame = [], error.__traceback__
-    while frame is not None:
-        frames.append((frame.tb_frame.f_code.co_filename, frame.tb_lineno))
-        frame = frame.tb_next
+    """``last_line`` and, if the user's code raised, its innermost file and line."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     users = [(name, line) for name, line in frames if not name.startswith((os.path.dirname(__file__), "<"))]
     return last_line(error) + (f" ({os.path.basename(users[-1][0])}, line {users[-1][1]})" if users else "")
 

@@ -1,8 +1,8 @@
-"""Rewards in processes that can be killed, so that no reward call can freeze or break a run.
+"""Rewards in processes that can be killed, so that no reward call can hang or crash a run.
 
-Each worker holds one request at a time. Whatever happens to it (it hangs, dies, raises, answers nonsense) is therefore
-the fault of exactly that request: the request is a failure with its cause, the process is replaced, and no other
-request is tried twice. A round trip costs far less than a reward, so nothing is sent in batches.
+Each worker has one request at a time. If it hangs, dies, raises or returns nonsense, that request failed: its cause is
+recorded, the process is replaced, and no other request is affected. A round trip is much cheaper than a reward, so requests
+are not batched.
 """
 
 import itertools
@@ -20,28 +20,27 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult, RewardSource
-
-__all__ = ["NOT_TRIED", "RewardLoadError", "RewardPool", "RewardRequest", "RewardResult"]
 
 NOT_TRIED = "not tried: too many others had failed"
 _START_SECONDS = 120.0  # to start a process and load the user's file, which may import a large package
-_SEND_SECONDS = 10  # whole
-_GRACE_SECONDS = 2.0  # for a process to end by itself
+_SEND_SECONDS = 10  # an integer, for the socket option
+_GRACE_SECONDS = 2.0  # for a process to exit by itself
 
 
-class RewardLoadError(RuntimeError):
-    """The reward could not be loaded in a worker process; the message says why."""
+class RewardLoadError(Failed):
+    """A worker process could not load the reward; the message says why."""
 
 
 class _CallFailed(Exception):
-    """One call failed; the message is its cause."""
+    """One call failed; the message is the cause."""
 
 
 class RewardPool:
-    """``workers`` processes that answer reward calls, each call within ``timeout`` seconds.
+    """``workers`` processes that compute rewards, each call within ``timeout`` seconds.
 
-    A failed request gets ``on_failure`` as reward and score. Works in any thread, and beneath a Ray actor.
+    A failed request gets ``on_failure`` as reward and score. Works in any thread and inside a Ray actor.
     """
 
     def __init__(
@@ -59,28 +58,28 @@ class RewardPool:
         self._one_batch = threading.Lock()
 
     def warm_up(self) -> None:
-        """Start the processes without waiting for them; ``score`` would start them otherwise."""
+        """Start the processes now, without waiting for them, rather than in the first ``score``."""
         for slot in self._slots:
             slot.start()
 
     def check(self) -> None:
-        """Wait until one worker has loaded the reward. Raises RewardLoadError with the cause if it cannot."""
+        """Wait until one worker has loaded the reward. Raises RewardLoadError if it cannot."""
         self._slots[0].ready()
 
     def score(self, requests: Sequence[RewardRequest], max_failures: int | None = None) -> list[RewardResult]:
-        """One result a request, in order. Beyond ``max_failures`` failures the rest is NOT_TRIED."""
+        """One result per request, in order. After more than ``max_failures`` failures the rest is NOT_TRIED."""
         todo = deque(enumerate(requests))
         results: dict[int, RewardResult] = {}
         failures = itertools.count(1)
         stop = threading.Event()
 
         def serve(slot: _Slot) -> str:
-            """Take requests until none is left; the cause when some are left behind."""
+            """Take requests until none is left; returns the failure cause for requests that remain."""
             while todo and not stop.is_set():
                 try:
                     slot.ready()
                 except RewardLoadError as error:
-                    return str(error)  # the other slots may still have theirs
+                    return str(error)  # other slots may still work
                 try:
                     i, request = todo.popleft()
                 except IndexError:  # another slot took the last one
@@ -97,7 +96,7 @@ class RewardPool:
             try:
                 causes = list(threads.map(serve, self._slots))
             finally:
-                stop.set()  # when interrupted, the threads end after their present call
+                stop.set()  # when interrupted, each thread stops after its current call
         for i, _ in todo:
             results[i] = self._failed(causes[0])
         return [results[i] for i in range(len(requests))]
@@ -114,7 +113,7 @@ class RewardPool:
 
 
 class _Slot:
-    """The place of one worker: its present process, and how to get the next one."""
+    """One worker: its current process, and how to replace it."""
 
     def __init__(self, source: RewardSource, start_timeout: float) -> None:
         self.source = source
@@ -125,13 +124,13 @@ class _Slot:
         self.numbers = itertools.count()
 
     def start(self) -> None:
-        """Start the process unless it runs."""
+        """Start the process unless it is running."""
         if self.process is not None and self.process.poll() is None:
             return
         self.end()
         self.loaded = False
         ours, theirs = socket.socketpair()
-        # A process that is stopped reads nothing: sending must end too, and the receive that follows says why.
+        # A stopped process reads nothing, so sending needs a timeout too; the next receive reports the cause.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
         self.connection = Connection(ours.detach())
         program = (
@@ -143,14 +142,14 @@ class _Slot:
                 [sys.executable, "-u", "-c", program],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a reward prints belongs to the log
-                start_new_session=True,  # its own process group, so that its children die with it
+                stdout=2,  # what a reward prints goes to the log
+                start_new_session=True,  # a process group of its own, so that its children are killed with it
             )
-        with suppress(OSError):  # died at once: the next receive says so
+        with suppress(OSError):  # it died at once: the next receive reports that
             self.connection.send(self.source)
 
     def ready(self) -> None:
-        """Return when the reward is loaded in a living process. Raises RewardLoadError."""
+        """Wait until a live process has loaded the reward. Raises RewardLoadError."""
         self.start()
         if self.loaded:
             return
@@ -166,7 +165,7 @@ class _Slot:
     def call(self, request: RewardRequest, timeout: float) -> RewardResult:
         """One call. Raises _CallFailed with the cause."""
         number = next(self.numbers)
-        with suppress(OSError):  # died meanwhile: the receive says so
+        with suppress(OSError):  # it died meanwhile: the receive reports that
             self.connection.send((number, request))
         answered, answer = self._receive(timeout)
         if answered != number:  # the user's code forked, and both processes answer
@@ -178,13 +177,13 @@ class _Slot:
         return result
 
     def hang_up(self) -> None:
-        """Ask the process to end by itself."""
+        """Ask the process to exit, by closing the connection."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
 
     def end(self) -> int | None:
-        """End the process and its children; its return code, None without a process."""
+        """End the process and its children; returns its exit code, or None without a process."""
         if self.process is None:
             return None
         process, self.process = self.process, None

@@ -1,10 +1,10 @@
-"""The child side of the reward pool: load the reward once, then answer one request at a time, in the main thread.
+"""The child side of the reward pool: load the reward once, then answer one request at a time in the main thread.
 
-A program of its own rather than a multiprocessing child: it inherits no module of the parent and does not run the
-parent's ``__main__`` again, so it starts in a moment also beneath a Ray actor.
+This is a program of its own rather than a multiprocessing child: it inherits no modules and does not run the parent's
+``__main__`` again, so it starts fast even inside a Ray actor.
 
-The connection carries, from the parent, the source and then (number, request) pairs; to the parent, None once loaded
-(or the cause why not) and then (number, result or cause) pairs.
+The parent sends the source, then (number, request) pairs. The child sends None once the reward is loaded (or the reason why
+it cannot be), then (number, result or cause of failure) pairs.
 """
 
 import os
@@ -17,7 +17,7 @@ from openrlhf_rpo.rollout.reward_call import RewardCall, RewardRequest, RewardRe
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Serve ``descriptor``, one end of a socket pair, until the other end closes or process ``parent`` is gone."""
+    """Serve ``descriptor``, one end of a socket pair, until the other end closes or process ``parent`` exits."""
     os.set_inheritable(descriptor, False)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     connection = Connection(descriptor)
@@ -25,7 +25,7 @@ def main(descriptor: int, parent: int) -> None:
         source = connection.recv()
         try:
             call = source.load()
-        except BaseException as error:  # whatever the user's file raises, SystemExit too, is the cause to report
+        except BaseException as error:  # report whatever the user's file raises, including SystemExit
             connection.send(describe(error))
             return
         connection.send(None)
@@ -39,14 +39,14 @@ def main(descriptor: int, parent: int) -> None:
 def _answer(call: RewardCall, request: RewardRequest) -> RewardResult | str:
     try:
         return call(request)
-    except BaseException as error:  # as above: the failure belongs to this request and travels to the parent
+    except BaseException as error:  # as above
         return describe(error)
     finally:
-        signal.alarm(0)  # an alarm that the user's code left behind must not strike the next request
+        signal.alarm(0)  # an alarm left by the user's code must not hit the next request
 
 
 def _end_with(parent: int) -> None:
-    """A parent that was killed cannot end its workers, and a call that hangs would never notice."""
+    """Exit with the parent: a killed parent cannot end its workers, and a hanging call would not notice."""
     while os.getppid() == parent:
         time.sleep(1)
     os.killpg(0, signal.SIGKILL)

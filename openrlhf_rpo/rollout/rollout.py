@@ -1,4 +1,4 @@
-"""One step's rollout: choose each group's prefix, let the engines finish it, score and shape what came back."""
+"""One step's rollout: choose each group's prefixes, generate the responses, score and shape them."""
 
 import math
 from collections.abc import Callable, Sequence, Set
@@ -8,27 +8,25 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_rpo.algo.budget import token_budget
-from openrlhf_rpo.algo.cut import CutRule, Stored, cut_rule
-from openrlhf_rpo.algo.cut.prefixes import choose_prefixes, choose_rule, paths_to_cut
-from openrlhf_rpo.algo.draws import request_seed
-from openrlhf_rpo.algo.history import expected_score, share_to_write
-from openrlhf_rpo.algo.reward_shaping import shape_rewards
+from openrlhf_rpo.algo.draws import keyed_generator, request_seed
+from openrlhf_rpo.algo.methods import Cut, Stored
+from openrlhf_rpo.algo.methods.prefixes import choose_paths, choose_prefixes
+from openrlhf_rpo.algo.shaping import shape_rewards
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.phases import PhaseClock
-from openrlhf_rpo.rollout.engine import Draft, Generated, Request
 from openrlhf_rpo.rollout.generation import Generator
-from openrlhf_rpo.rollout.reward_pool import RewardRequest
+from openrlhf_rpo.rollout.requests import Draft, Generated, Request
+from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.scoring import Scorer
-from openrlhf_rpo.types import OWN, Group, Path, Prefix, Question, Sample, Visit
+from openrlhf_rpo.run.phases import PhaseClock
+from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 
-EVAL_STEP = -1  # the "step" that keys the seeds of evaluation: the same questions are sampled alike every time
+EVAL_STEP = -1  # the "step" in the seeds of evaluation, so that every evaluation uses the same ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How to sample: ``n_samples`` a question, at most ``max_path_length`` tokens of path (None: up to max_len)."""
+    """How to sample: ``n_samples`` per question, paths of at most ``max_path_length`` tokens (None: up to max_len)."""
 
     n_samples: int
     temperature: float
@@ -37,9 +35,9 @@ class Sampling:
 
 
 class Rollout:
-    """Knows the engines, the rewards and the cache (which it only reads). ``clock`` counts its seconds.
+    """Generates and scores groups. Only reads the cache; ``clock`` measures its phases.
 
-    Without a cache it samples from bare questions and from given prefixes only.
+    Without a cache, only ``sample_bare`` and ``sample_from`` work.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Rollout:
         self.cache = cache
         self.tokenizer = tokenizer
         self.config = config
-        self._by_history = config.advantage.baseline == "history"
         self.seed = args.train.seed
         self.max_len = args.data.max_len
         self.clock = PhaseClock()
@@ -68,75 +65,59 @@ class Rollout:
         )
 
     def roll_out(self, questions: Sequence[Question], step: int, bare: Set[str] = frozenset()) -> list[Group]:
-        """The groups of one training step, in the order of ``questions``; scored unless a reward model will.
+        """The groups of one training step, in the order of ``questions``; scored unless a reward model does that later.
 
-        The questions named in ``bare`` start from the bare question although a path may be cached.
+        Questions whose id is in ``bare`` start from the bare question even if a path is stored.
         """
-        options, n = self.config.cut, self.sampling.n_samples
         stored = self.stored([q.question_id for q in questions])
-        rules = [
-            None if q.question_id in bare else choose_rule(known, options, self.seed, step, q.question_id)
+        paths = [
+            () if q.question_id in bare else choose_paths(self.config.method, known, self.sampling.n_samples)
             for q, known in zip(questions, stored, strict=True)
         ]
-        stored = self.with_log_probs(questions, stored, rules)
+        scored = self.score_paths(questions, paths) if self.config.method.scores else [()] * len(questions)
         prefixes = [
-            choose_prefixes(
-                rule, known, n, options, self.seed, step, q.question_id, self.max_path_length(q, self.sampling) - 1
-            )
-            for q, known, rule in zip(questions, stored, rules, strict=True)
+            self.prefixes(q, Cut(p, keyed_generator(self.seed, step, q.question_id, "cut"), known.visits, now))
+            for q, known, p, now in zip(questions, stored, paths, scored, strict=True)
         ]
-        groups = self.score(self._generate(questions, prefixes, self.sampling, step))
-        if self._by_history:
-            groups = [
-                _with_expected(group, known.visits, OWN if rule is None else rule.slot)
-                for group, known, rule in zip(groups, stored, rules, strict=True)
-            ]
-        return groups
+        groups = self._generate(questions, prefixes, self.sampling, step)
+        return self.score([replace(group, visits=known.visits) for group, known in zip(groups, stored, strict=True)])
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
-        """What the cache knows of each question, as far as the cut rules and the baseline want to know it."""
+        """What the cache holds for each question; all visits only if the method reads them."""
         if self.cache is None:
             raise ValueError("a training step's rollout needs the path cache")
-        rules = [cut_rule(name) for name in self.config.cut.rules]
         with self.clock("cache"):
-            if any(rule.each or rule.slot != OWN for rule in rules):
-                paths = self.cache.slots(question_ids)
-            else:
-                paths = {name: {OWN: path} for name, path in self.cache.paths(question_ids).items()}
-            if self.config.cut.max_reuses or self._by_history or any(rule.history for rule in rules):
+            paths = self.cache.slots(question_ids)
+            if self.config.method.reads_history:
                 visits = self.cache.all_visits(question_ids)
             else:
                 visits = {name: (visit,) for name, visit in self.cache.visits(question_ids).items()}
         return [Stored(paths.get(name, {}), visits.get(name, ())) for name in question_ids]
 
-    def with_log_probs(
-        self, questions: Sequence[Question], stored: list[Stored], rules: Sequence[CutRule | None]
-    ) -> list[Stored]:
-        """The same, with the current policy's log-probs of the paths that a rule wants to have scored.
+    def score_paths(
+        self, questions: Sequence[Question], paths: Sequence[tuple[Path, ...]]
+    ) -> list[tuple[tuple[float, ...], ...]]:
+        """The current policy's log-probs of every path that a group continues; each stored path is scored once.
 
-        A path that fills --data.max_len has a token more than an engine takes: its last one, which is cut in any case,
-        counts as impossible.
+        A path that fills --data.max_len is one token longer than an engine accepts. Its last token, which is always cut,
+        gets probability 0.
         """
-        asked = {
-            i: list(dict.fromkeys(path.slot for path in paths_to_cut(rule, stored[i], self.sampling.n_samples)))
-            for i, rule in enumerate(rules)
-            if rule is not None and rule.scores
-        }
-        if not asked:
-            return stored
-        drafts = [[self._draft(questions[i], stored[i].paths[slot]) for slot in slots] for i, slots in asked.items()]
-        places, known = list(asked), list(stored)
-        with self.clock("verify"), self.generator as generator:
-            for k, log_probs in generator.score(drafts):
-                i = places[k]
-                known[i] = replace(
-                    stored[i],
-                    log_probs={
-                        slot: (*scored, *[-math.inf] * (len(stored[i].paths[slot]) - len(scored)))
-                        for slot, scored in zip(asked[i], log_probs, strict=True)
-                    },
-                )
-        return known
+        distinct = [list({path.slot: path for path in group}.values()) for group in paths]
+        asked = [i for i, group in enumerate(distinct) if group]
+        found: list[dict[int, tuple[float, ...]]] = [{} for _ in paths]
+        if asked:
+            drafts = [[self._draft(questions[i], path) for path in distinct[i]] for i in asked]
+            with self.clock("verify"), self.generator as generator:
+                for k, log_probs in generator.score(drafts):
+                    for path, scored in zip(distinct[asked[k]], log_probs, strict=True):
+                        found[asked[k]][path.slot] = (*scored, *[-math.inf] * (len(path) - len(scored)))
+        return [tuple(now[path.slot] for path in group) for group, now in zip(paths, found, strict=True)]
+
+    def prefixes(self, question: Question, cut: Cut) -> tuple[Prefix, ...]:
+        """What each sample of a group starts from; the bare question if there are no paths."""
+        if not cut.paths:
+            return (Prefix(),) * self.sampling.n_samples
+        return choose_prefixes(self.config.method, cut, self.max_path_length(question, self.sampling) - 1)
 
     def sample_bare(
         self,
@@ -145,7 +126,7 @@ class Rollout:
         step: int,
         on_group: Callable[[Group], None] = lambda group: None,
     ) -> list[Group]:
-        """Groups from the bare question, for evaluation and for the initial cache; scored, never shaped by the cache."""
+        """Scored groups from the bare question, for evaluation and for the initial cache."""
         return self.sample_from(questions, [(Prefix(),) * sampling.n_samples] * len(questions), sampling, step, on_group)
 
     def sample_from(
@@ -156,33 +137,30 @@ class Rollout:
         step: int,
         on_group: Callable[[Group], None] = lambda group: None,
     ) -> list[Group]:
-        """Groups from given prefixes, one for each sample of each question; scored. ``sampling.n_samples`` plays no part."""
+        """Scored groups from given prefixes, one prefix per sample; ``sampling.n_samples`` is ignored."""
         return self.score(self._generate(questions, prefixes, sampling, step, on_group))
 
-    def prompt_ids(self, question: Question) -> tuple[int, ...]:
-        return tuple(self.tokenizer(question.prompt, add_special_tokens=False)["input_ids"])
-
     def max_path_length(self, question: Question, sampling: Sampling) -> int:
-        """Tokens that a path of this question may have: max_new_tokens, and what max_len leaves after the prompt."""
-        room = self.max_len - len(self.prompt_ids(question))
+        """The longest path of this question in tokens: max_new_tokens, or less if max_len leaves less after the prompt."""
+        room = self.max_len - len(question.prompt_ids)
         return min(room, sampling.max_path_length or room)
 
     def score(self, groups: list[Group]) -> list[Group]:
-        """Fill in scores and shaped rewards; with a reward model (no scorer) they come later."""
+        """Fill in scores and shaped rewards, unless a reward model (no scorer) does that later."""
         if self.scorer is None:
             return groups
         with self.clock("reward"):
             results = iter(self.scorer.score([r for group in groups for r in self._reward_requests(group)]))
         scored = []
         for group in groups:
-            samples = [(sample, next(results)) for sample in group.samples]
-            rewards, scores = zip(*((r.reward, r.score) for _, r in samples), strict=True)
-            shaped = shape_rewards(rewards, [s.path_length for s, _ in samples], self.config.shaping, scores)
-            members = (
+            own = [next(results) for _ in group.samples]
+            rewards, scores = [r.reward for r in own], [r.score for r in own]
+            shaped = shape_rewards(rewards, [s.path_length for s in group.samples], self.config.shaping, scores)
+            samples = [
                 replace(s, score=r.score, shaped_reward=x, reward_logs=r.extra)
-                for (s, r), x in zip(samples, shaped, strict=True)
-            )
-            scored.append(replace(group, samples=tuple(members)))
+                for s, r, x in zip(group.samples, own, shaped, strict=True)
+            ]
+            scored.append(replace(group, samples=tuple(samples)))
         return scored
 
     def _generate(
@@ -193,7 +171,7 @@ class Rollout:
         step: int,
         on_group: Callable[[Group], None] = lambda group: None,
     ) -> list[Group]:
-        groups: list[Group | None] = [None] * len(questions)
+        groups: dict[int, Group] = {}
         bar = tqdm(total=len(questions), desc="Generating", unit="group", delay=5, mininterval=5)
         with self.clock("rollout"), bar, self.generator as generator:
             requests = [self._requests(q, p, sampling, step) for q, p in zip(questions, prefixes, strict=True)]
@@ -202,15 +180,14 @@ class Rollout:
                 group = groups[i] = Group(questions[i], tuple(samples))
                 bar.update()
                 on_group(group)
-        return [group for group in groups if group is not None]
+        return [groups[i] for i in range(len(questions))]
 
     def _requests(self, question: Question, prefixes: tuple[Prefix, ...], sampling: Sampling, step: int) -> list[Request]:
-        prompt = self.prompt_ids(question)
-        max_path_length = self.max_path_length(question, sampling)
+        longest = self.max_path_length(question, sampling)
         return [
             Request(
-                token_ids=(*prompt, *prefix.token_ids),
-                max_tokens=token_budget(len(prefix), prefix.cut, max_path_length, self.config.budget),
+                token_ids=(*question.prompt_ids, *prefix.token_ids),
+                max_tokens=self.config.method.budget(len(prefix), prefix.cut, max(1, longest - len(prefix))),
                 seed=request_seed(self.seed, step, question.question_id, i),
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
@@ -220,13 +197,12 @@ class Rollout:
         ]
 
     def _draft(self, question: Question, path: Path) -> Draft:
-        prompt = self.prompt_ids(question)
-        token_ids = path.token_ids[: self.max_len - 1 - len(prompt)]
-        return Draft((*prompt, *token_ids), len(token_ids))
+        token_ids = path.token_ids[: self.max_len - 1 - len(question.prompt_ids)]
+        return Draft((*question.prompt_ids, *token_ids), len(token_ids))
 
     def _reward_requests(self, group: Group) -> list[RewardRequest]:
-        """As upstream: the query is prompt and path decoded together, special tokens included."""
-        prompt = list(self.prompt_ids(group.question))
+        """As upstream, the query is prompt and path decoded together, with special tokens."""
+        prompt = list(group.question.prompt_ids)
         paths = [[*s.prefix.token_ids, *s.response_ids] for s in group.samples]
         queries = self.tokenizer.batch_decode([prompt + path for path in paths], skip_special_tokens=False)
         responses = self.tokenizer.batch_decode(paths, skip_special_tokens=True)
@@ -240,12 +216,3 @@ class Rollout:
 def _sample(prefix: Prefix, generated: Generated) -> Sample:
     finish = "length" if generated.finish_reason == "length" else "stop"
     return Sample(prefix, generated.token_ids, generated.log_probs, finish)
-
-
-def _with_expected(group: Group, visits: Sequence[Visit], slot: int) -> Group:
-    """The group with the chance that its question's earlier visits gave to each sample, of the path in ``slot``."""
-    members = (
-        replace(sample, expected=expected_score(visits, share_to_write(sample.prefix.cut, len(sample.prefix)), slot))
-        for sample in group.samples
-    )
-    return replace(group, samples=tuple(members))

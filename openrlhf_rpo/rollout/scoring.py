@@ -1,4 +1,4 @@
-"""Where a run's rewards come from, and what happens when too many of them fail."""
+"""The source of a run's rewards, and the limit on failed ones."""
 
 import logging
 import math
@@ -8,6 +8,7 @@ from contextlib import closing
 from urllib.parse import urlsplit
 
 from openrlhf_rpo.config import RewardOptions
+from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.rewards import weighted_sum
 from openrlhf_rpo.rollout.http_rewards import HttpRewards
 from openrlhf_rpo.rollout.reward_call import RewardFile, RewardRequest, RewardResult, ShippedRewards
@@ -15,15 +16,15 @@ from openrlhf_rpo.rollout.reward_pool import NOT_TRIED, RewardLoadError, RewardP
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 5  # failures that an error names
+_SHOWN = 5  # how many failures an error lists
 
 
-class RewardFailures(RuntimeError):
-    """More rewards of one call failed than --rpo.reward.max_failure_share allows."""
+class RewardFailures(Failed):
+    """More rewards failed in one call than --rpo.reward.max_failure_share allows."""
 
 
 class Scorer:
-    """Rewards with their failures counted (``failures``, over the run), logged, and bounded in each call."""
+    """Computes rewards, logs and counts failures (``failures``, over the whole run), and limits them per call."""
 
     def __init__(self, rewards: RewardPool | HttpRewards, max_failure_share: float) -> None:
         self.rewards = rewards
@@ -31,7 +32,7 @@ class Scorer:
         self.failures = 0
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
-        """One result a request, in order; failed ones hold the stand-in. Raises RewardFailures for too many."""
+        """One result per request, in order; failed ones have the stand-in value. Raises RewardFailures if too many fail."""
         allowed = math.floor(self.max_failure_share * len(requests) + 1e-9)  # 0.29 * 100 is 28.999...
         results = self.rewards.score(requests, max_failures=allowed)
         failed = [
@@ -47,7 +48,6 @@ class Scorer:
         return results
 
     def close(self) -> None:
-        """End the reward processes."""
         self.rewards.close()
 
     def _message(self, failed: list[tuple[str, str]], total: int, not_tried: int) -> str:
@@ -61,10 +61,10 @@ class Scorer:
 
 
 def make_scorer(options: RewardOptions, remote_urls: list[str] | None) -> Scorer | None:
-    """Shipped functions, else a Python file, else HTTP servers (``remote_urls``); None: a reward model scores.
+    """The scorer for shipped functions, else for ``remote_urls``: a Python file or HTTP servers; None with a reward model.
 
-    Shipped functions win over ``remote_urls``, which then only holds their stand-in. The reward processes start at
-    once, so that they have loaded by the time of the first reward.
+    With shipped functions ``remote_urls`` is only the placeholder that upstream needs. Reward processes start right away, so
+    that they are ready for the first reward.
     """
     source = _source(options, remote_urls)
     if source is None:
@@ -78,12 +78,15 @@ def make_scorer(options: RewardOptions, remote_urls: list[str] | None) -> Scorer
 
 
 def check_reward_source(options: RewardOptions, remote_urls: list[str] | None) -> None:
-    """Known functions, a file that loads and defines reward_func, or well-formed URLs; else ValueError says why."""
+    """Raises UsageError unless the functions are known, the file loads and defines reward_func, or the URLs are valid."""
     if options.functions and remote_urls:
-        raise ValueError("--rpo.reward.functions and --reward.remote_url are two sources of one reward: give one")
+        raise UsageError("--rpo.reward.functions and --reward.remote_url are two sources of one reward: give one")
     source = _source(options, remote_urls)
     if isinstance(source, ShippedRewards):
-        weighted_sum(source.functions, source.weights)
+        try:
+            weighted_sum(source.functions, source.weights)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
     elif isinstance(source, RewardFile):
         _check_file(source, remote_urls or [])
     for url in source if isinstance(source, list) else []:
@@ -101,23 +104,23 @@ def _source(options: RewardOptions, remote_urls: list[str] | None) -> ShippedRew
 def _check_file(source: RewardFile, given: list[str]) -> None:
     path = os.path.abspath(source.path)
     if len(given) > 1:
-        raise ValueError(f"--reward.remote_url {','.join(given)}: a Python file must be the only one given")
+        raise UsageError(f"--reward.remote_url {','.join(given)}: a Python file must be the only one given")
     if not os.path.isfile(path):
-        raise ValueError(f"--reward.remote_url {source.path}: there is no file {path}")
+        raise UsageError(f"--reward.remote_url {source.path}: there is no file {path}")
     if not os.access(path, os.R_OK):
-        raise ValueError(f"--reward.remote_url {source.path}: {path} is not readable")
+        raise UsageError(f"--reward.remote_url {source.path}: {path} is not readable")
     with closing(RewardPool(source, workers=1, timeout=1)) as pool:
         try:
             pool.check()
         except RewardLoadError as error:
-            raise ValueError(f"--reward.remote_url {source.path}: {error}") from error
+            raise UsageError(f"--reward.remote_url {source.path}: {error}") from error
 
 
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         well_formed = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, or brackets that do not match
+    except ValueError:  # an invalid port, or unbalanced brackets
         well_formed = False
     if not well_formed:
-        raise ValueError(f"--reward.remote_url {url}: neither a Python file nor a URL like http://host:port/path")
+        raise UsageError(f"--reward.remote_url {url}: neither a Python file nor a URL like http://host:port/path")

@@ -1,1 +1,1 @@
-"""What the trainer adds to OpenRLHF: which tokens carry loss with which weight, and keyed randomness."""
+"""OpenRLHF's training actors and experience maker, with shared prefixes, the method's baselines, and exact resumption."""

@@ -1,4 +1,4 @@
-"""OpenRLHF's optimizer loop for the policy, with micro-batches of groups and without a pass that changes nothing."""
+"""OpenRLHF's optimizer loop for the policy, with micro-batches of whole groups and no needless forward pass."""
 
 from typing import Any
 
@@ -10,8 +10,6 @@ from openrlhf_rpo.upstream import ActorPPOTrainer
 
 
 class RPOActorTrainer(ActorPPOTrainer):
-    """The optimizer's side: micro-batches of groups, and old log-probs from the step that trains on them."""
-
     def __init__(self, strategy: Any, actor: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(strategy, actor, *args, **kwargs)
         self.needs_old_log_probs = needs_old_log_probs(self.args)
@@ -22,12 +20,12 @@ class RPOActorTrainer(ActorPPOTrainer):
             )
 
     def broadcast_to_vllm(self) -> None:
-        """Upstream's, with a LoRA adapter inside the weights."""
+        """As upstream, with a LoRA adapter merged into the weights."""
         with merged_adapter(self):
             super().broadcast_to_vllm()
 
     def training_step(self, experience: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Where old and current policy are equal, ``action_log_probs`` is filled in by the step's own forward pass."""
+        """If old and current policy are equal, the step's own forward pass fills in ``action_log_probs``."""
         if self.needs_old_log_probs:
             return super().training_step(experience, *args, **kwargs)
 

@@ -1,7 +1,7 @@
-"""A LoRA adapter on the way to the engines: OpenRLHF sends the names that peft gives, which vLLM does not know.
+"""Weight sync with a LoRA adapter: OpenRLHF would send peft's parameter names, which vLLM does not know.
 
-The engines hold whole models. What they are sent are the names of the base model and W + scale * B A in the place of every
-adapted W (LoRA, arXiv 2106.09685). W itself stays as it is: merging and taking back in half precision would wear it away.
+Engines hold the whole model, so they get the base model's names and W + scale * B A for every adapted W (LoRA, arXiv
+2106.09685). W itself is never changed: repeatedly merging and unmerging in half precision would degrade it.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ _BASE = ".base_layer."
 
 
 class MergedWeight:
-    """W + scale * B A, what a weight sync asks of a parameter; the sum lives as long as who asked for ``data`` keeps it.
+    """W + scale * B A with the attributes of a parameter that a weight sync reads; computed each time ``data`` is read.
 
-    The sync first lists all parameters: made at once, a second copy of the weights would lie on every device.
+    The sync lists all parameters first, so computing them eagerly would put a second copy of the weights on every device.
     """
 
     requires_grad = True
@@ -37,13 +37,13 @@ class MergedWeight:
 
 
 class MergedModel:
-    """What a weight sync asks of a model, with the adapter inside the weights."""
+    """The part of a model that a weight sync reads, with the adapter merged into the weights."""
 
     def __init__(self, model: PeftModel) -> None:
         self.model = model
 
     def named_parameters(self) -> Iterator[tuple[str, "torch.Tensor | MergedWeight"]]:
-        """(the base model's name, tensor of its shape) of every weight; an adapted one is made when its data is read."""
+        """(name in the base model, tensor) of every weight; adapted ones are computed when their data is read."""
         layers = {name: m for name, m in self.model.named_modules() if isinstance(m, LoraLayer)}
         adapters = {id(p) for layer in layers.values() for n, p in layer.named_parameters() if n.startswith("lora_")}
         for name, parameter in self.model.named_parameters():
@@ -57,7 +57,7 @@ class MergedModel:
 
 @contextmanager
 def merged_adapter(trainer: Any) -> Iterator[None]:
-    """Inside, ``trainer.actor`` is the policy as the engines know it; a policy without adapter stays as it is."""
+    """While inside, ``trainer.actor`` is the merged policy; a policy without an adapter is left alone."""
     actor = trainer.actor
     model = actor.model.module
     if not isinstance(model, PeftModel):

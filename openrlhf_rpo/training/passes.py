@@ -1,14 +1,14 @@
-"""Which forward passes of a step change something. Reads the options only; importing it loads nothing."""
+"""Which forward passes a step needs. Reads only the options and imports nothing heavy."""
 
 from types import SimpleNamespace
 
 
 def needs_old_log_probs(args: SimpleNamespace) -> bool:
-    """Whether the old log-probs take a pass of their own before training.
+    """Whether the old log-probs need a forward pass of their own before training.
 
-    When exactly one optimizer step follows each rollout, the old policy is the current one: its log-probs are those of
-    the training step itself. What reads them earlier keeps the pass: a KL penalty in the reward, the weights of prefix
-    tokens, steps that train the critic alone; and LoRA dropout, which is off in that pass and on in training.
+    With exactly one optimizer step per rollout, the old policy is the current one, so the training step's log-probs serve.
+    The pass is still needed if something reads them earlier (a KL penalty in the reward, steps that train only the critic),
+    or with LoRA dropout, which is off in that pass and on in training.
     """
     one_update = (
         args.train.max_epochs == 1
@@ -16,12 +16,11 @@ def needs_old_log_probs(args: SimpleNamespace) -> bool:
         and args.critic.freezing_steps < 0
     )
     kl_in_reward = args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
-    weighted = args.rpo.prefix_loss.mode == "weighted"
-    return not one_update or kl_in_reward or weighted or args.ds.lora.dropout > 0
+    return not one_update or kl_in_reward or args.ds.lora.dropout > 0
 
 
 def cannot_share(args: SimpleNamespace) -> str | None:
-    """Why these options keep the plain path (a clause for the log), or None when prefixes can be shared."""
+    """Why these options rule out sharing prefixes (a clause for the log), or None."""
     reasons = {
         "--ds.ring_attn_size splits rows over devices": args.ds.ring_attn_size > 1,
         "--ds.tensor_parallel_size splits heads over devices": args.ds.tensor_parallel_size > 1,
@@ -36,13 +35,13 @@ def cannot_share(args: SimpleNamespace) -> str | None:
 
 
 def sharing_mode(args: SimpleNamespace) -> str:
-    """What a model that cannot share shall do: "auto", run whole rows, or "on", end the run.
+    """What to do if the model cannot share: "auto", run whole rows, or "on", end the run.
 
-    Dynamic micro-batches are filled with tokens that count once; whole, they would not fit.
+    Dynamic micro-batches count shared tokens once, so their whole rows would not fit.
     """
     return "on" if args.train.dynamic_batch_enable else args.rpo.shared_prefix
 
 
 def shares_prefixes(args: SimpleNamespace) -> bool:
-    """Whether groups are kept together and run with their prefix once (the model may still turn it down)."""
+    """Whether groups stay together and run their shared prefix once (unless the model cannot)."""
     return args.rpo.shared_prefix != "off" and cannot_share(args) is None

@@ -1,4 +1,4 @@
-"""OpenRLHF's policy and critic actors, so that a resumed run goes on as if it had never stopped."""
+"""OpenRLHF's policy and critic actors, changed so that a resumed run continues as if it had never stopped."""
 
 import os
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ EMA_FILE = "ema.safetensors"
 
 
 def seed_round(seed: int, optimizer_steps: int) -> None:
-    """Seed torch for one round of training, from what a resumed run knows too.
+    """Seed torch for one round of training, from numbers that a resumed run has too.
 
-    Shuffling and dropout draw from torch's own generator, whose state is in no checkpoint; DeepSpeed counts optimizer
-    steps and restores the count.
+    Shuffling and dropout use torch's global generator, whose state is in no checkpoint; DeepSpeed restores its count of
+    optimizer steps.
     """
     torch.manual_seed(seed + 1_000_003 * int(optimizer_steps))
 
 
 @contextmanager
 def staged(args: Any) -> Iterator[None]:
-    """While inside, what upstream writes below ``--ckpt.path`` goes to ``checkpoints.Checkpoints.staging``."""
+    """While inside, upstream writes to ``Checkpoints.staging`` instead of ``--ckpt.path``."""
     path = args.ckpt.path
     args.ckpt.path = os.path.join(path, STAGING)
     try:
@@ -38,7 +38,7 @@ def staged(args: Any) -> Iterator[None]:
 
 class _SeesFiles:
     def blind_to(self, file: str) -> str | None:
-        """The address of this process's node when ``file`` cannot be seen from it, else None."""
+        """The address of this process's node if it does not see ``file``, else None."""
         return None if os.path.exists(file) else ray.util.get_node_ip_address()
 
 
@@ -52,12 +52,11 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
             load_ema(self.ema_model, _ema_file(strategy.args, _latest(strategy.args)))
 
     def fit(self, kl_ctl: float = 0.0) -> dict[str, Any]:
-        """One round of training, its draws keyed by (seed, optimizer steps done)."""
         seed_round(self.strategy.seed, self.actor.model.global_steps)
         return super().fit(kl_ctl)
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
-        """Into the staging folder, with the moving average (--train.enable_ema), which upstream leaves out."""
+        """Write to the staging folder, with the moving average (--train.enable_ema) that upstream leaves out."""
         with staged(self.strategy.args):
             super().save_checkpoint(tag, *args, **kwargs)
             if self.ema_model is not None and not self.disable_ds_ckpt and self.strategy.is_rank_0():
@@ -66,25 +65,23 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
 
 class _RPOCriticActor(_SeesFiles, CriticModelActor):
     def fit(self) -> dict[str, Any]:
-        """One round of training, its draws keyed by (seed, optimizer steps done)."""
         seed_round(self.strategy.seed, self.critic.global_steps)
         return super().fit()
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Into the staging folder."""
         with staged(self.strategy.args):
             super().save_checkpoint(*args, **kwargs)
 
 
 def save_ema(model: Any, file: str) -> None:
-    """The parameters of the moving average, in their own precision (ZeRO stages 0 to 2: every process has them all)."""
+    """Save the moving average in its own precision. ZeRO stages 0 to 2: every process has all parameters."""
     from safetensors.torch import save_file
 
     save_file({name: p.data.cpu().contiguous() for name, p in model.named_parameters()}, file)
 
 
 def load_ema(model: Any, file: str) -> None:
-    """Raises FileNotFoundError when the checkpoint was written without --train.enable_ema."""
+    """Raises FileNotFoundError if the checkpoint was written without --train.enable_ema."""
     from safetensors.torch import load_file
 
     stored = load_file(file)

@@ -12,7 +12,7 @@ import pytest
 from integration.conftest import TrainingRun, run_training
 from safetensors.torch import load_file
 
-from openrlhf_rpo.testbed import model_dir, write_dataset
+from lab.testbed import model_dir, write_dataset
 
 ONE_GPU = {
     "train__colocate_all": True,

@@ -18,11 +18,12 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from lab.attempt import title_of
+from lab.compare import differences
+from lab.testbed import model_dir, write_dataset
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli.train_rpo_ray import main
 from openrlhf_rpo.platform.cpu import free_port
-from openrlhf_rpo.testbed import model_dir, write_dataset
-from openrlhf_rpo.testbed.attempt import title_of
-from openrlhf_rpo.testbed.compare import differences
 
 BATCH, SAMPLES = 4, 4
 
@@ -61,7 +62,7 @@ class TrainingRun:
 
 
 def training_command(folder: Path, steps: int, **options: object) -> list[str]:
-    """The command for ``steps`` steps of 4 questions x 4 samples, cut uniformly unless the options say otherwise.
+    """The command for ``steps`` steps of 4 questions x 4 samples.
 
     Options are given with __ for the dot; None leaves one out.
     """
@@ -73,7 +74,6 @@ def training_command(folder: Path, steps: int, **options: object) -> list[str]:
         "data.label_key": "answer",
         "data.max_len": 640,
         "rpo.reward.functions": "math",
-        "rpo.cut.rule": "uniform",
         "algo.advantage.estimator": "group_norm",
         "algo.kl.init_coef": 0,
         "rollout.batch_size": BATCH,
@@ -122,6 +122,12 @@ def watched(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str
         except BaseException:
             kill_tree(process.pid)
             raise
+
+
+def refused(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command says that ends before anything starts, in this process: nothing of it outlives the call."""
+    assert main(words[3:]) == 2
+    return capsys.readouterr().err
 
 
 def run_acting(folder: Path, steps: int, acts: dict[str, Callable[[int], None]], **options: object) -> TrainingRun:
@@ -258,19 +264,21 @@ def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts Ray (``-m "not ray"`` leaves it out), takes long, and goes first.
+    """Everything here starts Ray (``-m "not ray"`` leaves it out) and takes long, so it goes first.
 
-    One file makes the finished run; beside it the other test processes take those that need none, then the rest.
+    One test process makes the finished run. The other shows with quick tests that something moves, then takes the files
+    that need no finished run, then all take the rest.
     """
-    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    here = Path(__file__).parent
+    ours = [item for item in items if item.path.parent == here]
     for item in ours:
         item.add_marker("ray")
         item.add_marker(pytest.mark.timeout(1800))  # several runs a test, two test processes at a time
     need = list(dict.fromkeys(item.path for item in ours if "finished_run" in item.fixturenames))
 
     def turn(item: pytest.Item) -> int:
-        if Path(__file__).parent not in item.path.parents:
-            return 3
-        return 1 if item.path not in need else 0 if item.path == need[0] else 2
+        if item.path.parent != here:
+            return 1 if item.path.parent.name == "algo" else 4
+        return 2 if item.path not in need else 0 if item.path == need[0] else 3
 
     items.sort(key=turn)

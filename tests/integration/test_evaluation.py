@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_rpo.cli.evaluate import judge, sample
-from openrlhf_rpo.cli.evaluate.session import Session, prepare, session, training_args
+from lab.studies import continuations
+from lab.studies.cuts import parse_cut
+from lab.testbed import model_dir, write_dataset
+from openrlhf_rpo.evaluation import judge, sample
+from openrlhf_rpo.evaluation.session import Session, prepare, session, training_args
 from openrlhf_rpo.rollout.rollout import EVAL_STEP
-from openrlhf_rpo.studies import continuations
-from openrlhf_rpo.studies.cuts import parse_cut
-from openrlhf_rpo.testbed import model_dir, write_dataset
 from openrlhf_rpo.types import Prefix, Rejected
 
 MODEL = str(model_dir("main"))

@@ -3,12 +3,16 @@
 The finished run asked 12 questions, these ask 8 of them; both models of the testbed share their tokenizer.
 """
 
+from pathlib import Path
+
 import pytest
 from datasets import load_dataset
 
-from openrlhf_rpo.testbed import model_dir
+from lab.testbed import model_dir
 
 from .conftest import TrainingRun, run_training
+
+EXPERT = Path(__file__).parents[2] / "examples" / "methods" / "expert.py:Expert"
 
 
 def importing(folder, source, **options) -> TrainingRun:
@@ -24,7 +28,7 @@ def hard(tmp_path_factory: pytest.TempPathFactory, finished_run) -> TrainingRun:
     source = f"{finished_run.folder / 'checkpoints'}@3"
     model = model_dir("hard")
     folder = tmp_path_factory.mktemp("hard")
-    return importing(folder, source, actor__model_name_or_path=model, rpo__log_samples="true", ckpt__save_steps=2)
+    return importing(folder, source, actor__model_name_or_path=model, rpo__log_samples=64, ckpt__save_steps=2)
 
 
 def test_the_hard_model_starts_from_the_main_models_paths(hard, finished_run) -> None:
@@ -42,12 +46,25 @@ def test_the_hard_model_starts_from_the_main_models_paths(hard, finished_run) ->
         assert replaced and all(p.log_probs is not None for p in replaced)
 
 
-def test_the_main_model_starts_from_the_hard_models_paths(tmp_path, hard) -> None:
-    run = importing(tmp_path, hard.folder / "checkpoints")
+@pytest.mark.long
+def test_the_hard_models_paths_are_an_experts_who_waits_for_a_group_that_fails(tmp_path, hard) -> None:
+    """At a learning rate that breaks the policy groups fail soon."""
+    run = importing(
+        tmp_path,
+        hard.folder / "checkpoints",
+        rpo__method=EXPERT,
+        train__num_episodes=3,
+        actor__adam__lr=0.02,
+        actor__lr_scheduler="constant",
+    )
     with run.cache() as cache, hard.cache() as other:
-        ids = cache.question_ids(0)
-        assert ids and set(ids) == set(other.question_ids())
-        assert cache.records()[0].metrics["rpo/prefix_tokens"] > 0
+        imported = cache.slots(cache.question_ids(0, slot=1), 0)
+        assert imported.keys() == set(other.question_ids())
+        assert all(places.keys() == {1} for places in imported.values())
+        assert cache.records()[0].metrics["rpo/prefix_tokens"] == 0  # every question starts without a path of its own
+        assert {visit.slot for visit in cache.visits_after()} == {0, 1}
+        now = cache.slots(imported)
+        assert all(now[question][1] == places[1] for question, places in imported.items())  # training never replaces it
 
 
 def test_every_sample_of_a_run_is_kept(tmp_path, hard) -> None:

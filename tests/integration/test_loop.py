@@ -11,10 +11,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from wandb.proto import wandb_internal_pb2
 
+from lab.testbed import model_dir
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.reports.catalogue import meaning
 from openrlhf_rpo.rollout.questions import question_id
-from openrlhf_rpo.testbed import model_dir
+from openrlhf_rpo.run.catalogue import meaning
 
 RECORDED = {
     "rpo/score",

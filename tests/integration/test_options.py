@@ -1,18 +1,16 @@
-"""OpenRLHF's estimators, losses and extras keep working with RPO on, and RPO can be turned off."""
+"""OpenRLHF's estimators, losses and extras keep working with RPO on, and with methods from files."""
 
 import json
+from pathlib import Path
 
-from openrlhf_rpo.testbed import model_dir
+import pytest
+
+from lab.testbed import model_dir
 
 from .conftest import run_training
 
-
-def test_without_rpo_it_is_plain_openrlhf(tmp_path) -> None:
-    run = run_training(tmp_path, 2, rpo__enable="false")
-    assert run.status == 0, run.output[-3000:]
-    assert "Global step 2" in run.output
-    assert not (tmp_path / "checkpoints" / "rpo_cache.db").exists()
-    assert (tmp_path / "model" / "model.safetensors").exists()
+pytestmark = pytest.mark.long
+METHODS = Path(__file__).parents[2] / "examples" / "methods"
 
 
 REWARD_FILE = """
@@ -26,8 +24,8 @@ def reward_func(queries, prompts, labels):
 """
 
 
-def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_and_a_python_reward_file(tmp_path) -> None:
-    """The file is called as OpenRLHF calls it; it writes down what it sees. Every other step replays."""
+def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_a_python_reward_file_and_adaptive_cuts(tmp_path) -> None:
+    """The file is called as OpenRLHF calls it; it writes down what it sees."""
     file, seen = tmp_path / "reward.py", tmp_path / "seen.jsonl"
     file.write_text(REWARD_FILE.format(seen=str(seen)))
     run = run_training(
@@ -42,62 +40,59 @@ def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_and_a_python_reward
         rpo__reward__functions=None,
         reward__remote_url=file,
         rpo__replay__share=0.5,
-        rpo__replay__by="step",
+        rpo__method=METHODS / "adaptive.py:Adaptive",
     )
     assert run.status == 0, run.output[-3000:]
     assert "DAPO Overlong Penalty" in run.output
     with run.cache() as cache:
         records = cache.records()
     assert [r.step for r in records] == [1, 2, 3, 4]
-    bare = [r.metrics["rpo/groups_from_bare_question"] for r in records]
-    assert bare[0] == bare[2] == 1 and bare[1] < 1 and bare[3] < 1
+    assert records[0].metrics["rpo/groups_from_bare_question"] == 1
+    assert records[-1].metrics["rpo/groups_from_bare_question"] <= 0.5 and records[-1].metrics["rpo/cut"] > 0
     calls = [json.loads(line) for line in seen.read_text().splitlines()]
     assert len(calls) == 4 * 16
     assert all(queries[0].startswith(prompts[0]) for queries, prompts, _ in calls)
 
 
-def test_the_papers_rules_fill_the_cache_first_and_keep_any_path(tmp_path) -> None:
-    """Bulk initial cache, the whole path in the loss, the response capped at the cut, any path admitted."""
-    run = run_training(tmp_path, 2, rpo__preset="paper,grpo", algo__kl__init_coef=0.01)
-    assert run.status == 0, run.output[-3000:]
-    with run.cache() as cache:
-        records, n_questions = cache.records(), cache.count()
-        initial = cache.initial_tokens
-    assert n_questions == 8
-    assert initial > 0
-    assert records[0].metrics["rpo/tokens_generated_total"] > initial
-    assert all(r.metrics["rpo/cache/replaced"] == 1.0 for r in records)
-    assert all(r.metrics["rpo/prefix_tokens"] > r.metrics["rpo/generated_tokens"] for r in records)
+def test_the_paper_fills_the_cache_first_and_dynamic_sampling_trains_on_groups_that_differ(tmp_path) -> None:
+    """Bulk initial cache, the whole path in the loss, the response capped at the cut, any path admitted.
 
-
-def test_dynamic_sampling_trains_on_groups_that_differ_and_weights_stale_prefixes(tmp_path) -> None:
-    """32 questions for steps of 4: those without signal are replaced, and what was turned down is counted.
-
-    Of the cache, the versions that a step before the last one reads are let go.
+    32 questions for steps of 4: those without signal are replaced, and what was turned down is counted. Of the cache, the
+    versions that a step before the last one reads are let go.
     """
     run = run_training(
         tmp_path,
         8,
+        rpo__method="paper",
+        rpo__preset="grpo",
+        algo__kl__init_coef=0.01,
         algo__dynamic_filtering_enable=True,
-        rpo__prefix_loss__mode="weighted",
-        rpo__init__mode="bulk",
-        rpo__replay__share=0,
         rpo__cache__keep_versions=1,
         ckpt__save_steps=1,
         ckpt__max_num=1,
     )
     assert run.status == 0, run.output[-3000:]
     with run.cache() as cache:
-        records = cache.records()
+        records, n_questions = cache.records(), cache.count()
+        initial = cache.initial_tokens
         assert cache.kept_from == cache.latest_step - 1  # two versions: the checkpoint's, and the one before
-    assert records
+    assert n_questions == 32 and initial > 0
+    assert records[0].metrics["rpo/tokens_generated_total"] > initial
+    assert all(r.metrics["rpo/cache/replaced"] == 1.0 for r in records)
+    assert all(r.metrics["rpo/prefix_tokens"] > r.metrics["rpo/generated_tokens"] for r in records)
     assert any(r.metrics["dynamic_filtering_pass_rate"] < 100 for r in records)
     assert records[-1].consumed > 4 * len(records)
 
 
-def test_a_reward_model_scores_and_its_scores_steer_the_cache(tmp_path) -> None:
+def test_a_reward_model_scores_its_scores_steer_the_cache_and_a_history_is_the_baseline(tmp_path) -> None:
     run = run_training(
-        tmp_path, 2, train__num_episodes=2, rpo__reward__functions=None, reward__model_name_or_path=model_dir("main")
+        tmp_path,
+        2,
+        train__num_episodes=2,
+        rpo__reward__functions=None,
+        reward__model_name_or_path=model_dir("main"),
+        rpo__method=METHODS / "history.py:History",
+        algo__advantage__estimator="reinforce",
     )
     assert run.status == 0, run.output[-3000:]
     with run.cache() as cache:

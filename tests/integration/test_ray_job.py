@@ -1,6 +1,7 @@
 """``ray job submit`` to a real local head with its job server, as the README says."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ import pytest
 
 from openrlhf_rpo.platform.cpu import free_port
 
-from .conftest import RAY, ray_node, training_command
+from .conftest import RAY, TrainingRun, ray_node, training_command
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 WHAT_IS_THERE = "import os, openrlhf_rpo; print('package', openrlhf_rpo.__file__, 'beside', sorted(os.listdir()))"
 
@@ -36,18 +38,25 @@ def submit(address: str, command: list[str], *options: str) -> subprocess.Comple
     raise AssertionError(done.stdout)
 
 
-def test_a_job_trains_on_the_code_that_it_brings_and_one_that_asks_for_too_much_says_so(head, tmp_path) -> None:
+def test_a_job_trains_on_the_code_and_the_method_that_it_brings_and_one_that_asks_for_too_much_says_so(head, tmp_path):
+    """The method is the example of docs/methods.md."""
     assert "RAY_ADDRESS" not in os.environ
     upload = f"--working-dir={ROOT}"
     look = submit(head, [sys.executable, "-c", WHAT_IS_THERE], upload)
     [found] = [line for line in look.stdout.splitlines() if line.startswith("package ")]
     assert "/working_dir_files/" in found.split()[1]
     assert "'openrlhf_rpo'" in found and "'examples'" in found
-    assert [name for name in (".git", ".venv", "runs", "tests", "docs", "benchmarks") if f"'{name}'" in found] == []
+    assert [name for name in (".git", ".venv", "runs", "tests", "docs") if f"'{name}'" in found] == []
 
-    done = submit(head, training_command(tmp_path / "good", 1), upload)
+    [example] = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "shortest.py").write_text(example)
+    own = {"rpo__method": f"{tmp_path}/shortest.py:Shortest", "rpo__redo__share": 0.5}
+    done = submit(head, training_command(tmp_path / "good", 2, **own), upload)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "step 1/1" in done.stdout
+    assert "step 2/2" in done.stdout
+    with TrainingRun(tmp_path / "good", 0, done.stdout).cache() as cache:
+        first, second = cache.records()
+    assert first.metrics["rpo/cache/shortest"] > 0 and second.metrics["rpo/prefix_tokens"] > 0
     assert (tmp_path / "good" / "model" / "model.safetensors").exists()
 
     greedy = submit(head, training_command(tmp_path / "greedy", 1, vllm__num_engines=3))

@@ -1,17 +1,20 @@
 """A run that is killed goes on from its last checkpoint as if it had never stopped: every row, every weight."""
 
+import fcntl
 import json
-import shutil
+import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from openrlhf_rpo.testbed import model_dir
 from openrlhf_rpo.upstream import STAGING
 
-from .conftest import TrainingRun, run_training, run_until
+from .conftest import TrainingRun, refused, run_training, run_until, training_command
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted(
@@ -30,35 +33,64 @@ def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted
     assert not (tmp_path / "checkpoints" / STAGING).exists()
 
 
-def test_a_checkpoint_folder_alone_is_enough_on_another_machine(tmp_path, finished_run, same_options) -> None:
-    """Data, model and checkpoint of step 4 lie elsewhere, and nothing else of the first run is there."""
-    theirs, ours = finished_run.folder / "checkpoints" / "_actor", tmp_path / "checkpoints" / "_actor"
-    shutil.copytree(theirs / "global_step4", ours / "global_step4")
-    (ours / "latest").write_text("global_step4")
-    model = shutil.copytree(model_dir("main"), tmp_path / "base")
-    options = {**same_options, "actor__model_name_or_path": model}
-    options["eval__dataset"] = shutil.copy(finished_run.folder / "data" / "heldout.jsonl", tmp_path)
-    resumed = run_training(tmp_path, 3, **options, ckpt__load_enable=True)
-    assert resumed.status == 0, resumed.output[-3000:]
-    assert "restoring the copy beside the checkpoint" in resumed.output
-    assert resumed.differences(finished_run) == []
-
-
-def test_a_second_start_is_refused_and_so_are_other_options_and_more_episodes_go_on(
-    tmp_path, finished_run, same_options
-) -> None:
+def test_a_second_start_is_refused_and_so_are_other_options(tmp_path, finished_run, same_options, capsys) -> None:
     finished_run.copy_checkpoints(tmp_path)
+    said = refused(training_command(tmp_path, 3, **same_options), capsys)
+    assert "already holds 6 steps" in said and "--ckpt.load_enable" in said
+    other = {**same_options, "ckpt__load_enable": True, "rollout__temperature": 0.7}
+    assert "--rollout.temperature was 1.0, now 0.7" in refused(training_command(tmp_path, 3, **other), capsys)
 
-    def start(**options: object) -> TrainingRun:
-        return run_training(tmp_path, 3, **{**same_options, **options})
 
-    again = start()
-    assert again.status == 2
-    assert "already holds 6 steps" in again.output and "--ckpt.load_enable" in again.output
-    other = start(ckpt__load_enable=True, rollout__temperature=0.7)
-    assert other.status == 2
-    assert "--rollout.temperature was 1.0, now 0.7" in other.output
-    longer = start(ckpt__load_enable=True, train__num_episodes=3)
+# ── The database, before a resume ──
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, finished_run: TrainingRun) -> Path:
+    """A copy of a run's checkpoints, to damage; its database."""
+    finished_run.copy_checkpoints(tmp_path)
+    return tmp_path / "checkpoints" / "rpo_cache.db"
+
+
+def damage_truncated(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def damage_flipped(file: Path) -> None:
+    """One bit of the header of the first page of rows."""
+    page = sqlite3.connect(file).execute("SELECT rootpage FROM sqlite_master WHERE name = 'paths'").fetchone()[0]
+    data = bytearray(file.read_bytes())
+    data[(page - 1) * 4096 + 3] ^= 0x40
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [damage_truncated, damage_flipped])
+def test_a_damaged_database_is_refused_with_the_copy_that_takes_its_place(
+    tmp_path, stopped, same_options, capsys, damage
+) -> None:
+    damage(stopped)
+    said = refused(training_command(tmp_path, 3, **same_options, ckpt__load_enable=True), capsys)
+    assert f"the copy {tmp_path}/checkpoints/_actor/global_step6/rpo_cache.db takes its place" in said
+
+
+def test_a_database_that_another_process_holds_is_refused_and_the_process_named(
+    tmp_path, stopped, same_options, capsys
+) -> None:
+    with (stopped.parent / "rpo_cache.db.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate()
+        lock.write("4711 on elsewhere")
+        lock.flush()
+        said = refused(training_command(tmp_path, 3, **same_options, ckpt__load_enable=True), capsys)
+    assert "is in use by process 4711 on elsewhere" in said
+
+
+# ── Longer ──
+
+
+@pytest.mark.long
+def test_more_episodes_go_on_where_a_run_had_ended(tmp_path, finished_run, same_options) -> None:
+    finished_run.copy_checkpoints(tmp_path)
+    longer = run_training(tmp_path, 3, **{**same_options, "train__num_episodes": 3}, ckpt__load_enable=True)
     assert longer.status == 0, longer.output[-3000:]
     assert "--train.num_episodes was 2, now 3: from here on the learning rate follows" in longer.output
     with longer.cache() as cache, finished_run.cache() as before:
@@ -69,9 +101,8 @@ def test_a_second_start_is_refused_and_so_are_other_options_and_more_episodes_go
 @pytest.mark.long
 def test_kills_at_random_moments_change_nothing(tmp_path) -> None:
     """The short version of the benchmark: bulk initial cache, two episodes, checkpoints, evaluations."""
-    program = Path(__file__).parents[2] / "benchmarks" / "kill_resume.py"
-    command = [sys.executable, str(program), "--quick", "--kills", "2", "--out", str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
+    command = [sys.executable, "-m", "lab.bench", "kill-resume", "--quick", "--kills", "1", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
     result = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, result["differences"], result["failed_resumes"]) == (0, 0, 0), done.stdout[-3000:]
     assert result["kills"] >= 1

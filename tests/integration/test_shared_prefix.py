@@ -6,6 +6,7 @@ import pytest
 
 from .conftest import TrainingRun, run_training
 
+pytestmark = pytest.mark.long
 SAME = ["rpo/score", "rpo/generated_tokens", "rpo/prefix_tokens", "rpo/path_length", "rpo/cut", "rpo/cache/replaced"]
 
 
@@ -40,14 +41,13 @@ def test_the_log_says_in_one_line_what_is_shared(whole_rows, finished_run) -> No
     assert said(whole_rows) == []
 
 
-@pytest.mark.long
 def test_sharing_trains_with_two_ranks_of_partitioned_weights_a_reference_and_loss_on_the_prefix(tmp_path) -> None:
     """ZeRO stage 3; micro-batches of half groups; ``on`` stops the run if anything falls back."""
     run = run_training(
         tmp_path,
         3,
         rpo__shared_prefix="on",
-        rpo__prefix_loss__mode="include",
+        rpo__method="paper",
         actor__num_gpus_per_node=2,
         ds__zero_stage=3,
         train__micro_batch_size=2,

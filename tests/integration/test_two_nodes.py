@@ -9,11 +9,12 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from lab.attempt import title_of
 from openrlhf_rpo.platform.cpu import free_port
-from openrlhf_rpo.testbed.attempt import title_of
 
 from .conftest import kill_tree, ray_node, run_acting, run_training
 
+pytestmark = pytest.mark.long
 TWO_ENGINES = {"vllm__num_engines": 2}  # Ray packs them on the node that has room for both
 
 

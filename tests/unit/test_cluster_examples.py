@@ -19,8 +19,8 @@ from jsonschema import Draft202012Validator
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from openrlhf_rpo.cli.cluster import required_devices
-from openrlhf_rpo.cli.options import parse
+from openrlhf_rpo.launch.cluster import required_devices
+from openrlhf_rpo.launch.options import parse
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "cluster"

@@ -1,53 +1,32 @@
-"""Every option is checked, and says what it wants."""
+"""Every option is checked, and its error says what is expected."""
 
 import argparse
 import math
-from dataclasses import fields
 
 import pytest
 
+from openrlhf_rpo.algo.methods import METHODS, RPO, Verify, option_names
 from openrlhf_rpo.config import (
     GROUPS,
     CacheOptions,
-    CutOptions,
     InitOptions,
-    OptionError,
-    PrefixLossOptions,
     RewardOptions,
     RPOConfig,
-    UpdateOptions,
     add_options,
-    defaults_with,
+    changeable,
+    top_options,
 )
+from openrlhf_rpo.errors import OptionError
+from openrlhf_rpo.option import options_of
 from openrlhf_rpo.upstream import nest
 
 REFUSED = {
     "init.source": ("paths.parquet",),  # without --rpo.init.mode import
-    "init.n_samples": (0, -1),
     "init.max_tries": (0,),
-    "init.batch_size": (0,),
-    "init.temperature": (-0.1, math.nan, math.inf),
-    "init.top_p": (0.0, 1.1, math.nan),
-    "init.max_new_tokens": (0,),
-    "cut.rule": ("middle", "rule.txt:f", "failure", "expert"),  # the last two need another option
-    "cut.after_all_right": ("none", "failure"),
-    "cut.after_all_wrong": ("none", "uniform"),  # after a reset there is no path to cut
-    "cut.lenience": (-0.1, math.inf, math.nan),
-    "cut.depths": (0,),
-    "cut.max_reuses": (-1,),
-    "update.rule": ("newest",),
-    "cut.max": ("ratio:0", "ratio:1.5", "fixed:-1", "ratio:nan", "fixed:inf", "ratio:", "half:0.5", "300", ""),
-    "cut.target": (0.0, 1.0, math.nan),
-    "cut.fresh_share": (-0.1, 1.1, math.nan),
-    "budget.rule": ("factor:0", "factor:-1", "factor:x", "factor:inf", "most"),
-    "budget.floor": (0,),
     "shaping.alpha": (-0.01, math.inf, math.nan),
     "shaping.min": (1.1, math.nan),
     "shaping.max": (0.4, math.nan),
-    "replay.share": (-0.1, 1.0),
-    "prefix_loss.cap": (0.0, -1.0, math.nan),
     "dynamic.max_batches": (0,),
-    "update.epsilon": (-0.1, 1.1, math.nan),
     "cache.url": ("cache.db", "postgresql://host/db"),
     "cache.keep_versions": (-1,),
     "reward.weights": ("1,1", "1"),
@@ -60,21 +39,8 @@ REFUSED = {
 NOT_CHECKED = {"reward.functions"}  # named and checked where the shipped rewards are known
 
 ACCEPTED = {
-    "init.temperature": (0.0, 2.0),
-    "init.top_p": (0.1, 1.0),
-    "cut.rule": ("uncertain", "rules.py:middle"),
-    "cut.after_all_right": ("uncertain",),
-    "cut.lenience": (0.0, 1.5),
-    "cut.max_reuses": (0, 1),
-    "update.rule": ("every", "rules.py:newest"),
-    "cut.max": ("ratio:1", "ratio:0.001", "fixed:0", "fixed:800"),
-    "cut.target": (0.01, 0.99),
-    "cut.fresh_share": (0.0, 1.0),
-    "budget.rule": ("remaining", "factor:0.5", "factor:2"),
     "shaping.alpha": (0.0, 10.0),
     "shaping.min": (1.0, -1.0),
-    "prefix_loss.cap": (0.1, 10.0),
-    "update.epsilon": (0.0, 1.0),
     "cache.url": ("sqlite:///cache.db", "sqlite:////tmp/cache.db", "postgresql+psycopg://user@host/cache"),
     "cache.keep_versions": (0, 10),
     "reward.on_failure": (-1.0,),
@@ -92,28 +58,13 @@ def config(**groups) -> RPOConfig:
     return made
 
 
-CUT = CutOptions(rule="uniform")
-ONE_PATH = UpdateOptions(rule="epsilon_greedy")
-
-
 def with_value(name: str, value) -> RPOConfig:
     group, option = name.split(".")
     return config(**{group: GROUPS[group](**{option: value})})
 
 
-def test_the_defaults_are_accepted():
-    assert (config().cut.rule, config().update.rule) == ("verify", "every")
-
-
-def test_the_defaults_of_another_cut_rule_are_accepted():
-    assert defaults_with("verify") == {}
-    values = {name: {} for name in GROUPS}
-    for option, value in defaults_with("uniform").items():
-        _, group, field = option.split(".")
-        assert value != getattr(GROUPS[group](), field), f"{option} has one default, not two"
-        values[group][field] = value
-    values["cut"]["rule"] = "uniform"
-    config(**{name: GROUPS[name](**values[name]) for name in GROUPS})
+def test_the_defaults_are_accepted_and_the_method_is_rpo():
+    assert config().method == RPO()
 
 
 @pytest.mark.parametrize(("name", "value"), cases(REFUSED))
@@ -128,47 +79,29 @@ def test_the_ends_of_a_range_are_accepted(name, value):
     with_value(name, value)
 
 
-def test_every_option_without_a_list_of_choices_has_a_range():
+def test_every_option_of_a_group_without_a_list_of_choices_is_checked():
     free = {
-        f"{name}.{f.name}"
+        f"{name}.{option}"
         for name, group in GROUPS.items()
-        for f in fields(group)
+        for option, f in options_of(group).items()
         if not f.metadata["choices"] and not isinstance(f.default, bool)
     }
     assert free == set(REFUSED) | NOT_CHECKED
 
 
-@pytest.mark.parametrize("mode", ["include", "weighted"])
-def test_prefix_tokens_in_the_loss_need_their_log_probs(mode):
-    with pytest.raises(OptionError, match="needs stored log-probs: drop --rpo.cache.log_probs false"):
-        config(prefix_loss=PrefixLossOptions(mode=mode), cache=CacheOptions(log_probs=False), cut=CUT)
-    config(prefix_loss=PrefixLossOptions(mode="mask"), cache=CacheOptions(log_probs=False), cut=CUT)
+@pytest.mark.parametrize("kind", [RPOConfig, *GROUPS.values(), *METHODS.values()])
+def test_every_number_has_bounds_and_its_default_is_inside(kind):
+    for f in options_of(kind).values():
+        number = isinstance(f.default, int | float) and not isinstance(f.default, bool)
+        assert not number or f.metadata["bounds"].admit(f.default), f.name
 
 
-@pytest.mark.parametrize("rule", ["uncertain", "verify"])
-def test_a_cut_by_log_probs_needs_them_stored(rule):
-    with pytest.raises(OptionError, match=f"cut.rule {rule} needs stored log-probs"):
-        config(cut=CutOptions(rule=rule), cache=CacheOptions(log_probs=False), prefix_loss=PrefixLossOptions(mode="mask"))
-
-
-def test_a_cut_rule_and_the_update_rule_that_keeps_its_paths_go_together():
-    with pytest.raises(OptionError, match="add --rpo.update.rule every, or another cut rule$"):
-        config(cut=CutOptions(rule="verify"), update=ONE_PATH)
-    with pytest.raises(OptionError, match="add --rpo.update.rule right_and_wrong$"):
-        config(cut=CutOptions(rule="uniform", after_all_right="failure"), update=ONE_PATH)
-    config(cut=CutOptions(rule="uniform", after_all_right="failure"), update=UpdateOptions(rule="right_and_wrong"))
-    config(cut=CutOptions(rule="verify"), update=UpdateOptions(rule="every"))
-    config(cut=CutOptions(rule="verify"), update=UpdateOptions(rule="mine.py:all"))  # the user knows
-
-
-def test_a_rule_after_groups_that_were_all_wrong_needs_their_paths():
-    options = {
-        "cut": CutOptions(rule="uniform", after_all_wrong="expert"),
-        "init": InitOptions(mode="import", source="paths.parquet"),
-    }
-    with pytest.raises(OptionError, match="add --rpo.update.on_all_wrong keep"):
-        config(**options, update=ONE_PATH)
-    config(**options, update=UpdateOptions(rule="epsilon_greedy", on_all_wrong="keep"))
+def test_a_method_that_reads_stored_log_probs_needs_them_stored():
+    without = CacheOptions(log_probs=False)
+    config(method=RPO(), cache=without)
+    for name, method in (("verify", Verify()), ("rpo", RPO(cut_at="uncertain"))):
+        with pytest.raises(OptionError, match=f"--rpo.method {name} needs stored log-probs"):
+            config(method=method, method_name=name, cache=without)
 
 
 def test_an_import_needs_its_source_and_a_source_an_import():
@@ -179,15 +112,21 @@ def test_an_import_needs_its_source_and_a_source_an_import():
         config(init=InitOptions(source="paths.parquet"))
 
 
-def test_the_sample_log_needs_room():
-    with pytest.raises(OptionError, match="--rpo.log_samples_mb 0"):
-        config(log_samples_mb=0)
+def test_the_sample_log_has_room_or_is_off():
+    config(log_samples=0)
+    with pytest.raises(OptionError, match="--rpo.log_samples -1: at least 0"):
+        config(log_samples=-1)
 
 
 def test_weights_are_one_for_each_reward():
     config(reward=RewardOptions(functions="math,format", weights="1,0.1"))
     with pytest.raises(OptionError, match="one weight for each"):
         config(reward=RewardOptions(functions="math", weights="1,0.1"))
+
+
+def test_what_may_change_on_resume_is_said_beside_the_option():
+    assert {"cache.url", "reward.workers", "shared_prefix", "preset", "log_samples"} <= set(changeable())
+    assert not {"method", "cache.log_probs", "init.mode", "shaping.alpha", "reward.on_failure"} & set(changeable())
 
 
 # ── On the command line ──
@@ -207,32 +146,20 @@ def test_without_options_the_parser_gives_the_defaults():
     assert parsed() == RPOConfig()
 
 
+def test_there_are_at_most_forty_options():
+    assert len(parser()._actions) - 1 <= 40
+
+
 def test_a_value_is_of_the_type_of_its_default():
-    rpo = parsed("--rpo.init.max_new_tokens", "9", "--rpo.init.top_p", "1", "--rpo.enable", "no", "--rpo.cut.max", "fixed:3")
-    assert (rpo.init.max_new_tokens, rpo.init.top_p, rpo.enable, rpo.cut.max) == (9, 1.0, False, "fixed:3")
-    assert isinstance(rpo.init.top_p, float)
+    rpo = parsed("--rpo.init.max_tries", "9", "--rpo.shaping.alpha", "1", "--rpo.enable", "no", "--rpo.cut.max", "fixed:3")
+    assert (rpo.init.max_tries, rpo.shaping.alpha, rpo.enable, rpo.method.cut_max) == (9, 1.0, False, "fixed:3")
+    assert isinstance(rpo.shaping.alpha, float)
 
 
-@pytest.mark.parametrize("text", ["true", "True", "1", "yes", "on"])
-def test_true(text):
-    assert parsed("--rpo.update.enable", text).update.enable is True
-
-
-@pytest.mark.parametrize("text", ["false", "FALSE", "0", "no", "off"])
-def test_false(text):
-    assert parsed("--rpo.update.enable", text, "--rpo.init.mode", "bulk").update.enable is False
-
-
-def test_a_cache_that_starts_empty_is_updated():
-    with pytest.raises(OptionError, match="nothing would ever be replayed"):
-        config(update=UpdateOptions(enable=False))
-
-
-def test_a_place_for_every_sample_leaves_none_for_an_experts_path():
-    options = {"init": InitOptions(mode="import", source="a.jsonl:b"), "cut": CutOptions(rule="expert")}
-    config(**options, update=ONE_PATH)
-    with pytest.raises(OptionError, match="the imported ones would be overwritten"):
-        config(**options, update=UpdateOptions(rule="every"))
+def test_the_method_is_made_of_its_own_options():
+    assert parsed("--rpo.method", "verify", "--rpo.verify.lenience", "2").method.verify_lenience == 2.0
+    with pytest.raises(OptionError, match="--rpo.verify.lenience -1.0: at least 0"):
+        parsed("--rpo.method", "verify", "--rpo.verify.lenience", "-1")
 
 
 def options_with_choices():
@@ -247,18 +174,28 @@ def test_a_choice_that_is_not_listed_is_refused(action, capsys):
     assert action.option_strings[0] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [("--rpo.enable", "maybe"), ("--rpo.init.n_samples", "two"), ("--rpo.cut.fresh_share", "x")]
-)
+@pytest.mark.parametrize("words", [("--rpo.enable", "maybe"), ("--rpo.init.max_tries", "two"), ("--rpo.replay.share", "x")])
 def test_a_value_of_the_wrong_type_is_refused(words, capsys):
     with pytest.raises(SystemExit):
         parser().parse_args(words)
     assert words[0] in capsys.readouterr().err
 
 
-def test_every_option_has_a_line_of_help_with_its_default_or_both():
-    others = defaults_with("uniform")
+def test_every_option_has_a_line_of_help_with_its_default():
     for action in parser()._actions[1:]:
-        both = f"{action.default} with cut.rule verify, {others.get(action.dest)} with another"
-        default = both if action.dest in others else action.default
-        assert action.help and action.help.endswith(f" (default: {default})")
+        assert action.help and f" (default: {action.default}" in action.help
+        assert len(action.help) <= 330, f"{action.dest}: {len(action.help)} characters belong into the docs"
+
+
+def test_the_help_of_a_methods_option_says_whose_it_is_and_where_defaults_differ():
+    helps = {action.dest: action.help for action in parser()._actions}
+    assert helps["rpo.replay.share"].endswith("(default: 0.75; 0.85 in verify; of rpo, verify)")
+    assert helps["rpo.budget.rule"].endswith("(default: remaining; factor:1 in paper; of rpo, paper)")
+    assert helps["rpo.verify.lenience"].endswith("(default: 1.0; of verify)")
+
+
+def test_every_option_is_of_the_run_of_a_group_or_of_a_method():
+    ours = {f"rpo.{name}" for name in top_options().values()}
+    ours |= {f"rpo.{group}.{option}" for group, kind in GROUPS.items() for option in options_of(kind)}
+    ours |= {f"rpo.{name}" for kind in METHODS.values() for name in option_names(kind).values()}
+    assert {action.dest for action in parser()._actions[1:]} == ours

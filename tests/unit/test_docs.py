@@ -16,9 +16,9 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_rpo import __version__, types
-from openrlhf_rpo.algo.cut import CutContext, cut_rule
-from openrlhf_rpo.cli.options import build_parser, parse
-from openrlhf_rpo.config import CutOptions, defaults_with
+from openrlhf_rpo.algo.methods import METHODS, Cut, Scored, method_class, option_names
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.launch.options import build_parser, parse
 from openrlhf_rpo.rollout.http_rewards import HttpRewards
 from openrlhf_rpo.rollout.reward_call import RewardRequest, read_answer
 
@@ -58,17 +58,20 @@ def test_every_option_is_on_the_page():
         assert action.dest == "help" or all(f"| `{name}` |" in page for name in action.option_strings)
 
 
-def test_a_default_that_depends_on_the_cut_rule_is_told_twice_and_only_in_its_column():
-    parser, page = build_parser(), (ROOT / "docs" / "options.md").read_text()
-    for name, other in defaults_with("uniform").items():
-        rows = [line for line in page.splitlines() if line.startswith(f"| `--{name}` |")]
-        assert rows and all(f"| `{parser.get_default(name)}`; `{other}` without `verify` |" in row for row in rows)
-        assert not any("(default:" in row for row in rows)
+def test_an_option_of_a_method_is_shown_with_each_methods_default():
+    page = (ROOT / "docs" / "options.md").read_text()
+    for name, kind in METHODS.items():
+        for field, option in option_names(kind).items():
+            [row] = [line for line in page.splitlines() if line.startswith(f"| `--rpo.{option}` |")]
+            assert f"{name} `{getattr(kind(), field)}`" in row.split(" | ")[1]
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named)
-def test_every_option_that_is_named_exists(page):
+def test_every_option_that_is_named_exists(page, tmp_path):
     known = {name for action in build_parser()._actions for name in action.option_strings}
+    (tmp_path / "shortest.py").write_text(own_method())
+    for file in [*(ROOT / "examples" / "methods").glob("*.py"), tmp_path / "shortest.py"]:
+        known |= {f"--rpo.{name}" for name in option_names(method_class(f"{file}:{file.stem.capitalize()}")).values()}
     assert set(OPTION.findall(page.read_text())) - known == set()
 
 
@@ -107,14 +110,6 @@ def test_every_link_leads_to_a_file(page):
     targets = {a or b for a, b in LINK.findall(page.read_text())}
     local = {target for target in targets if "://" not in target}
     assert {target for target in local if not (page.parent / target).exists()} == set()
-
-
-def test_the_reward_file_of_the_readme_keeps_the_contract():
-    """As it is called: one query with its special tokens, one prompt, one label."""
-    scope: dict = {}
-    exec(re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1], scope)
-    answers = [scope["reward_func"]([f"<user>1+1?{path}<end>"], ["<user>1+1?"], ["2"]) for path in (r"\boxed{2}", "2")]
-    assert [read_answer(answer).score for answer in answers] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("page", [page for page in WRITTEN if blocks(page, "bash")], ids=named)
@@ -159,21 +154,46 @@ def test_every_example_in_python_is_python(page):
         ast.parse(block)
 
 
-def test_the_rules_of_the_page_on_rules_can_be_used(tmp_path):
-    [example] = blocks(ROOT / "docs" / "rules.md", "python")
-    (tmp_path / "rules.py").write_text(example)
+def own_method() -> str:
+    """The example of the page on methods."""
+    [example] = blocks(ROOT / "docs" / "methods.md", "python")
+    return example
+
+
+def test_the_method_of_the_page_on_methods_can_be_used(tmp_path):
+    (tmp_path / "shortest.py").write_text(own_method())
+    words = {
+        "rpo.method": f"{tmp_path}/shortest.py:Shortest",
+        "rpo.redo.share": "0.5",
+        "rpo.reward.functions": "math",
+        "actor.model_name_or_path": "model",
+        "data.prompt_dataset": "data.jsonl",
+        "vllm.num_engines": "1",
+    }
+    args = parse([word for name, value in words.items() for word in (f"--{name}", value)])
+    method = RPOConfig.from_namespace(args.rpo).method
     path = types.Path("q", tuple(range(40)), None, "stop", 1.0, 1.0)
-    context = CutContext((path,), 3, CutOptions(), random.Random(0))
-    assert cut_rule(f"{tmp_path}/rules.py:quarter").choose(context) == (10, 10, 10)
-    by_history = cut_rule(f"{tmp_path}/rules.py:by_history")
-    assert by_history.history and by_history.choose(context) == (4, 4, 4)
+    assert method.cuts(Cut((path,) * 3, random.Random(0))) == (20, 20, 20)
+    group = Scored((1.0, 0.0, 1.0), (1.0, 0.0, 1.0), (30, 10, 20), True, random.Random(0))
+    assert method.store(group).samples == {0: 2}
+
+
+def test_every_method_is_on_the_page_on_methods():
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert {name for name in METHODS if f"| `{name}`" not in page} == set()
+    own = {path.name for path in (ROOT / "examples" / "methods").glob("*.py")}
+    assert own and {name for name in own if f"| `{name}:" not in page} == set()
+
+
+def sources() -> list[Path]:
+    return [path for folder in ("openrlhf_rpo", "lab") for path in (ROOT / folder).rglob("*.py")]
 
 
 @cache
 def texts_of_the_code() -> list[str]:
     """Every text in the package as it is written there, a gap for each value that is put in; on one line."""
     found = []
-    for path in (ROOT / "openrlhf_rpo").rglob("*.py"):
+    for path in sources():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
@@ -205,7 +225,7 @@ def test_messages_are_looked_at():
 
 
 def test_everything_in_the_table_of_places_exists():
-    table = (ROOT / "README.md").read_text().split("## Where things are")[1].split("\n## ")[0]
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("## Where things are")[1].split("\n## ")[0]
     places = [text for text in CODE.findall(table) if PLACE.fullmatch(text)]
     assert len(places) > 15
     assert {p for p in places if not (ROOT / p).exists() and not (ROOT / "openrlhf_rpo" / p).exists()} == set()
@@ -215,9 +235,9 @@ def test_everything_in_the_table_of_places_exists():
 
 
 def test_every_function_in_the_table_of_places_exists():
-    table = (ROOT / "README.md").read_text().split("## Where things are")[1].split("\n## ")[0]
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("## Where things are")[1].split("\n## ")[0]
     functions = [text.removesuffix("()").split(".")[-1] for text in CODE.findall(table) if text.endswith("()")]
-    source = "".join(path.read_text() for path in (ROOT / "openrlhf_rpo").rglob("*.py"))
+    source = "".join(path.read_text() for path in sources())
     assert functions and {name for name in functions if f"def {name}(" not in source} == set()
 
 

@@ -1,17 +1,17 @@
-"""The sub-commands that change a cache, under its writer's lock: rollback, prune, vacuum.
+"""The sub-commands that change a cache: rollback, prune, vacuum. They take its writer's lock.
 
-What they remove is gone; a copy lies beside every checkpoint.
+Removals cannot be undone, but every checkpoint has a copy of the cache.
 """
 
 from argparse import Namespace
 
 from openrlhf_rpo.cli.cache.look import cache_size
-from openrlhf_rpo.cli.cache.output import Output, confirm
-from openrlhf_rpo.cli.cache.places import at_step, cache_place, open_to_write
+from openrlhf_rpo.console import Output, confirm
+from openrlhf_rpo.exchange.places import at_step, cache_place, open_to_write
 
 
 def rollback(args: Namespace, out: Output) -> int:
-    """Back to a step: every newer row is removed. Exit status 1 when the person at the terminal says no."""
+    """Go back to a step by removing every newer row. Exit status 1 when the user declines."""
     with open_to_write(args.cache) as cache:
         step = at_step(cache, args.step)
         newer = max(cache.latest_step, 0) - step
@@ -20,28 +20,28 @@ def rollback(args: Namespace, out: Output) -> int:
             return _unchanged(out)
         removed = cache.rollback(step)
     out.emit({"step": step, "removed_steps": removed})
-    out.line(f"The cache is as it was at step {step}; {removed:,} steps were removed.")
+    out.line(f"The cache is back at step {step}; {removed:,} steps were removed.")
     return 0
 
 
 def prune(args: Namespace, out: Output) -> int:
-    """Remove the paths that no step from ``step`` on reads."""
+    """Remove the paths that neither ``step`` nor a later step uses. Exit status 1 when the user declines."""
     with open_to_write(args.cache) as cache:
         step = at_step(cache, args.step)
         question = (
-            f"Remove the paths that were superseded before step {step}? The cache can then not go back to an earlier "
+            f"Remove the paths that step {step} and later steps do not use? The cache can then not go back to an earlier "
             "step: checkpoints before it need their own copy to resume."
         )
         if not confirm(question, args.yes):
             return _unchanged(out)
         removed = cache.prune(step)
     out.emit({"readable_from_step": step, "removed_paths": removed})
-    out.line(f"{removed:,} paths were removed; the cache can be read from step {step} on. `vacuum` gives the space back.")
+    out.line(f"{removed:,} paths were removed; the oldest step is now {step}. `vacuum` frees the space on disk.")
     return 0
 
 
 def vacuum(args: Namespace, out: Output) -> int:
-    """Give the space of removed rows back."""
+    """Free the space of removed rows."""
     url = cache_place(args.cache)
     with open_to_write(args.cache) as cache:
         before = cache_size(url)

@@ -1,19 +1,20 @@
-"""``cache export``: a cache's paths as a Parquet or JSONL file."""
+"""``cache export``: write cached paths to a Parquet or JSONL file."""
 
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from openrlhf_rpo.cli.cache.output import Output, confirm
-from openrlhf_rpo.cli.cache.places import at_step, find_tokenizer, open_to_read
-from openrlhf_rpo.exchange.files import write_rows
+from openrlhf_rpo.console import Output, confirm
+from openrlhf_rpo.exchange.places import at_step, find_tokenizer, open_to_read
 from openrlhf_rpo.exchange.portable import SCHEMA, to_row
 from openrlhf_rpo.exchange.text import path_text
+from openrlhf_rpo.tables import write_rows
 
 
 def export(args: Namespace, out: Output) -> int:
-    """Every cached path at a step, with its question and its text where they are known."""
+    """Write every cached path at a step, with its question and text where known. Exit status 1 when the user declines."""
     file = Path(args.file)
     with open_to_read(args.cache) as cache:
         step = at_step(cache, args.step)
@@ -24,16 +25,12 @@ def export(args: Namespace, out: Output) -> int:
             return 1
         known, fingerprint = cache.questions(), cache.fingerprints.get("tokenizer")
         paths = tqdm(cache.iter_paths(step), total=cache.count(), desc="Exporting", unit="path", delay=2)
-        rows = (
-            to_row(
-                path,
-                known.get(path.question_id),
-                None if tokenizer is None else path_text(path.token_ids, tokenizer),
-                fingerprint,
-            )
-            for path in paths
-        )
+
+        def text(token_ids: Sequence[int]) -> str | None:
+            return None if tokenizer is None else path_text(token_ids, tokenizer)
+
+        rows = (to_row(path, known.get(path.question_id), text(path.token_ids), fingerprint) for path in paths)
         written = write_rows(file, rows, SCHEMA)
     out.emit({"file": str(file), "step": step, "paths": written, "with_text": tokenizer is not None})
-    out.line(f"{written:,} paths as they were at step {step} are in {file}")
+    out.line(f"{file} has {written:,} paths as of step {step}")
     return 0

@@ -1,4 +1,4 @@
-"""``cache import``: the initial cache of a run, made by the training command's own checks and options, without Ray."""
+"""``cache import``: make a run's initial cache, with the training command's checks and options but without Ray."""
 
 import contextlib
 import sys
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from openrlhf_rpo import upstream
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli.cache.output import Output
-from openrlhf_rpo.cli.cluster import choose_device
-from openrlhf_rpo.cli.options import given_options, parse
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.console import Output
+from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.exchange.sources import import_source
-from openrlhf_rpo.run_files import cache_name, cache_url, fingerprints, model_place
-from openrlhf_rpo.upstream import UsageError
+from openrlhf_rpo.launch.cluster import choose_device
+from openrlhf_rpo.launch.options import given_options, parse
+from openrlhf_rpo.run.files import cache_name, cache_url, fingerprints, model_place
 
 if TYPE_CHECKING:
     from openrlhf_rpo.rollout.imported_paths import ImportReport
@@ -23,9 +23,9 @@ _OWN = {"--rpo.init.mode", "--rpo.init.source"}
 
 
 def import_(args: Namespace, out: Output) -> int:
-    """Import ``args.source`` for the run that ``args.training`` describes, which then starts from it in any mode.
+    """Import ``args.source`` for the run that ``args.training`` describes; the run then starts from it in any mode.
 
-    Exit status 1 when rewards fail; what was imported before stays.
+    Raises UsageError, or Failed when rewards fail; paths that were imported before that stay.
     """
     from openrlhf_rpo.rollout.scoring import RewardFailures
 
@@ -35,22 +35,19 @@ def import_(args: Namespace, out: Output) -> int:
     upstream.check_version()
     run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # where the checks and vLLM's import speak; the answer is out's alone
+        with contextlib.redirect_stdout(sys.stderr):  # for the prints of the checks and of vLLM's import
             report = _import(run, RPOConfig.from_namespace(run.rpo))
     except RewardFailures as error:
-        print(f"error: {error}\n  The same command goes on where this one stopped", file=sys.stderr)
-        return 1
+        raise Failed(f"{error}\n  Run the same command again to continue where it stopped") from error
     out.emit({"cache": cache_name(run)} | vars(report) | {"matched": report.matched})
-    # Without a rule the training command takes the one that drafts each sample from a path of its own.
-    rule = "" if "--rpo.cut.rule" in given else f" and --rpo.cut.rule {run.rpo.cut.rule}"
-    out.line(f"{report}\nThe training command with the same options{rule} starts from it.")
+    out.line(f"{report}\nThe training command with the same options starts from it.")
     return 0
 
 
 def _import(run: SimpleNamespace, config: RPOConfig) -> "ImportReport":
     choose_device(run)
-    # These import OpenRLHF: only now is the device known.
-    from openrlhf_rpo.cli.preflight import check_run
+    # These import OpenRLHF: only after choose_device.
+    from openrlhf_rpo.launch.preflight import check_run
     from openrlhf_rpo.rollout.generation import Generator
     from openrlhf_rpo.rollout.imported_paths import import_paths
     from openrlhf_rpo.rollout.questions import load_questions
@@ -73,7 +70,7 @@ def _import(run: SimpleNamespace, config: RPOConfig) -> "ImportReport":
         scorer = make_scorer(config.reward, run.reward.remote_url)
         if scorer is not None:
             resources.callback(scorer.close)
-        rollout = Rollout(Generator([], False), scorer, cache, tokenizer, config, run)  # it scores, and never generates
+        rollout = Rollout(Generator([], False), scorer, cache, tokenizer, config, run)  # only to score
         report = import_paths(cache, rollout, questions, import_source(run), config)
         cache.mark_initialised()
     return report

@@ -1,4 +1,4 @@
-"""The sub-commands that read the whole cache, also beside a run that goes on: info, history, stats, diff, verify."""
+"""The sub-commands that only read a cache, even while its run writes: info, history, stats, diff, verify."""
 
 from argparse import Namespace
 from dataclasses import asdict, fields
@@ -9,18 +9,18 @@ from sqlalchemy import make_url
 from tqdm import tqdm
 
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli.cache.output import Output
-from openrlhf_rpo.cli.cache.places import at_step, cache_place, find_question, open_to_read
-from openrlhf_rpo.metrics import GENERATED_TOTAL, REUSED_TOTAL
+from openrlhf_rpo.console import Output
+from openrlhf_rpo.exchange.places import at_step, cache_place, find_question, open_to_read
 from openrlhf_rpo.reports import cache_figures
 from openrlhf_rpo.reports.cache_figures import StepFigures, difference, figures_by_step
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL
 from openrlhf_rpo.types import Visit
 
 _LISTED = 20
 
 
 def info(args: Namespace, out: Output) -> int:
-    """What the cache is, what it belongs to, how far its run came."""
+    """Print where the cache is, which run it belongs to, and the run's progress."""
     url = cache_place(args.cache)
     with PathCache.open_to_read(url) as cache:
         records, evaluations = cache.records(max(cache.latest_step - 1, 0)), cache.evaluations()
@@ -45,7 +45,7 @@ def info(args: Namespace, out: Output) -> int:
 
 
 def history(args: Namespace, out: Output) -> int:
-    """Every visit of one question."""
+    """Print every visit to a question."""
     with open_to_read(args.cache) as cache:
         question_id = find_question(cache, args.question)
         visits = [asdict(visit) for visit in cache.visits_of(question_id)]
@@ -57,7 +57,7 @@ def history(args: Namespace, out: Output) -> int:
 
 
 def stats(args: Namespace, out: Output) -> int:
-    """Reward, length, age of all cached paths, and the share replaced, by step."""
+    """Print reward, length and age of the cached paths, and the share replaced, by step."""
     with open_to_read(args.cache) as cache:
         figures = [asdict(f) for f in figures_by_step(cache.outlines(), cache.records(), cache.kept_from)]
     out.emit({"steps": figures})
@@ -67,7 +67,7 @@ def stats(args: Namespace, out: Output) -> int:
 
 
 def diff(args: Namespace, out: Output) -> int:
-    """Which paths changed between two steps."""
+    """Print the paths that changed between two steps."""
     with open_to_read(args.cache) as cache:
         steps = [at_step(cache, step) for step in (args.before, args.after)]
         before, after = (cache_figures.at_step(cache.outlines(), step) for step in steps)
@@ -87,12 +87,12 @@ def diff(args: Namespace, out: Output) -> int:
     out.line(f"step {steps[0]} to step {steps[1]}: " + ", ".join(f"{n:,} {name}" for name, n in counts.items()), "bold")
     out.table(("question_id", "step", "length", "score", "reward", "question"), map(_change, changed[:_LISTED]))
     if len(changed) > _LISTED:
-        out.line(f"and {len(changed) - _LISTED:,} more (all of them with --json)")
+        out.line(f"and {len(changed) - _LISTED:,} more (--json lists all)")
     return 0
 
 
 def verify(args: Namespace, out: Output) -> int:
-    """Decode every row. Exit status 1 when something is damaged."""
+    """Decode every row. Exit status 1 when one is damaged."""
     checked = 0
     with open_to_read(args.cache) as cache, tqdm(desc="Verifying", unit="row", delay=2) as bar:
 
@@ -106,7 +106,7 @@ def verify(args: Namespace, out: Output) -> int:
     out.emit({"rows": checked, "damages": damages})
     for damage in damages:
         out.line(damage, "red")
-    out.line(f"{checked:,} rows: " + (f"{len(damages)} damages" if damages else "all are whole"), "bold")
+    out.line(f"{checked:,} rows: " + (f"{len(damages)} problems" if damages else "all are intact"), "bold")
     return 1 if damages else 0
 
 
@@ -120,7 +120,7 @@ def _change(row: dict[str, Any]) -> list[str]:
 
 
 def cache_size(url: str) -> int | None:
-    """Bytes of an SQLite file and its log; None of a server's database."""
+    """Bytes of an SQLite file and its write-ahead log; None for a server's database."""
     if not url.startswith("sqlite:///"):
         return None
     file = Path(url.removeprefix("sqlite:///"))

@@ -1,11 +1,12 @@
-"""``cache show``: one path as text, by the step that wrote each part, its lineage, and what its last cut dropped."""
+"""``cache show``: a path as text, by the step that sampled each part, its lineage, and what the last cut dropped."""
 
 from argparse import Namespace
+from itertools import zip_longest
 from typing import Any
 
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli.cache.output import Output
-from openrlhf_rpo.cli.cache.places import at_step, find_question, find_tokenizer, open_to_read
+from openrlhf_rpo.console import Output
+from openrlhf_rpo.exchange.places import at_step, find_question, find_tokenizer, open_to_read
 from openrlhf_rpo.exchange.text import pieces
 from openrlhf_rpo.types import OWN, Path
 
@@ -14,6 +15,7 @@ _NEWEST, _DROPPED = "bold green", "red strike"
 
 
 def show(args: Namespace, out: Output) -> int:
+    """Print a question's path at a step."""
     with open_to_read(args.cache) as cache:
         step = at_step(cache, args.step)
         question_id = find_question(cache, args.question)
@@ -27,44 +29,39 @@ def show(args: Namespace, out: Output) -> int:
 
 
 def path_view(cache: PathCache, question_id: str, step: int, tokenizer: Any) -> dict[str, Any]:
-    """Everything that ``show`` says. Texts are null without a tokenizer; ``path`` is null without a cached path."""
+    """The output of ``--json``. Texts are null without a tokenizer; ``path`` and ``dropped`` are null if there is none."""
     question = cache.questions().get(question_id)
     lineage = cache.lineage(question_id, step)
-    view: dict[str, Any] = {
+    generations = [_generation(path, parent) for path, parent in zip_longest(lineage, lineage[1:])]
+    others = cache.slots([question_id], step).get(question_id, {})
+    return {
         "question_id": question_id,
         "question": question.text if question is not None else None,
         "label": question.label if question is not None else None,
         "step": step,
-        "path": None,
-        "lineage": [_generation(path, parent) for path, parent in zip(lineage, [*lineage[1:], None], strict=True)],
-        "parts": [],
-        "dropped": None,
+        "path": generations[0] | {"token_ids": list(lineage[0].token_ids)} if lineage else None,
+        "lineage": generations,
+        "parts": _parts(lineage, tokenizer) if lineage else [],
+        "dropped": _dropped(*lineage[:2], tokenizer) if len(lineage) > 1 else None,
         "others": [
             {"slot": slot, "step": path.step, "length": len(path), "score": path.score, "reward": path.reward}
-            for slot, path in cache.slots([question_id], step).get(question_id, {}).items()
+            for slot, path in others.items()
             if slot != OWN
         ],
     }
-    if not lineage:
-        return view
-    path = lineage[0]
-    bounds = parts(lineage)
-    texts = [None] * len(bounds) if tokenizer is None else pieces(path.token_ids, [end for _, end, _ in bounds], tokenizer)
-    view["path"] = _generation(path, lineage[1] if len(lineage) > 1 else None) | {"token_ids": list(path.token_ids)}
-    view["parts"] = [
-        {"step": written, "from": start, "to": end, "text": text, "token_ids": list(path.token_ids[start:end])}
-        for (start, end, written), text in zip(bounds, texts, strict=True)
+
+
+def _parts(lineage: list[Path], tokenizer: Any) -> list[dict[str, Any]]:
+    ids, bounds = lineage[0].token_ids, parts(lineage)
+    texts = [None] * len(bounds) if tokenizer is None else pieces(ids, [end for _, end, _ in bounds], tokenizer)
+    return [
+        {"step": step, "from": start, "to": end, "text": text, "token_ids": list(ids[start:end])}
+        for (start, end, step), text in zip(bounds, texts, strict=True)
     ]
-    if len(lineage) > 1:
-        view["dropped"] = _dropped(path, lineage[1], tokenizer)
-    return view
 
 
 def parts(lineage: list[Path]) -> list[tuple[int, int, int | None]]:
-    """(first token, token after the last, step that sampled them) of the newest path's parts, in order.
-
-    The step of a head whose path was pruned is None.
-    """
+    """The parts of the newest path, in order: (first token, end, step that sampled them or None if it was pruned)."""
     found: list[tuple[int, int, int | None]] = []
     end = len(lineage[0])
     for path in lineage:
@@ -98,34 +95,30 @@ def _dropped(path: Path, parent: Path, tokenizer: Any) -> dict[str, Any]:
 
 
 def _print(view: dict[str, Any], out: Output) -> None:
-    if out.as_json:
-        return
     out.line(f"question {view['question_id']}", "bold")
     if view["question"] is not None:
         out.line(f"{view['question']}\nlabel {view['label']}")
     if view["path"] is None:
-        out.line(f"has no cached path at step {view['step']}")
-        _print_others(view, out)
-        return
-    out.line(f"\nits path at step {view['step']}, and the paths it came from, newest first", "bold")
+        out.line(f"no cached path at step {view['step']}")
+    else:
+        _print_path(view, out)
+    if view["others"]:
+        out.line("\nother stored paths", "bold")
+        out.table(list(view["others"][0]), [list(other.values()) for other in view["others"]])
+
+
+def _print_path(view: dict[str, Any], out: Output) -> None:
+    out.line(f"\nits path at step {view['step']} and the paths it was cut from, newest first", "bold")
     out.table(list(view["lineage"][0]), [list(generation.values()) for generation in view["lineage"]])
     out.line("\nthe path, by the step that sampled each part", "bold")
     colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(view["parts"]) - 1)] + [_NEWEST]
     for part, colour in zip(view["parts"], colours, strict=True):
-        origin = "of a step that was pruned" if part["step"] is None else f"of step {part['step']}"
+        origin = "of a pruned step" if part["step"] is None else f"of step {part['step']}"
         _block(out, f"tokens {part['from']} to {part['to'] - 1}, {origin}", part, colour)
     dropped = view["dropped"]
     if dropped is not None and dropped["token_ids"]:
         title = f"dropped from the path of step {dropped['step']}: its tokens {dropped['from']} to {dropped['to'] - 1}"
         _block(out, title, dropped, _DROPPED)
-    _print_others(view, out)
-
-
-def _print_others(view: dict[str, Any], out: Output) -> None:
-    """Paths beside the question's own, which some cut rules start from."""
-    if view["others"]:
-        out.line("\nother stored paths", "bold")
-        out.table(list(view["others"][0]), [list(other.values()) for other in view["others"]])
 
 
 def _block(out: Output, title: str, part: dict[str, Any], style: str) -> None:

@@ -1,8 +1,8 @@
-// Small helpers. Text from a run goes in as text nodes only: nothing in this page reads markup from data.
+// Helpers. Text from a run is inserted as text nodes only: no data is ever parsed as markup.
 
 const byId = (id) => document.getElementById(id);
 
-/** An element with properties, attributes (their name holds a "-", or is "role") and children. */
+/** An element with properties, attributes (names with a "-", and "role") and children. */
 function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -26,7 +26,7 @@ const percent = (share) => (share === null ? "–" : `${Math.round(100 * share)}
 
 const colour = (index) => getComputedStyle(document.documentElement).getPropertyValue(`--c${index % 8}`).trim();
 
-/** Put a place of this page into its address; some browsers allow that a hundred times in half a minute. */
+/** Update the page's address. Some browsers throw after a hundred updates in half a minute. */
 function remember(place) {
   try {
     history.replaceState(null, "", place);
@@ -39,7 +39,7 @@ function announce(text) {
   byId("announce").textContent = text;
 }
 
-/** What the stars of a pattern stand for in a name that fits it, or null. */
+/** The parts of a name matched by the stars of a pattern, or null. */
 function match(pattern, name) {
   const parts = pattern.split("*").map((part) => part.replace(/[.+?^${}()|[\]\\]/g, "\\$&"));
   const found = new RegExp(`^${parts.join("(.+)")}$`).exec(name);

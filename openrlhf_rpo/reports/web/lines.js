@@ -1,9 +1,9 @@
-// The lines of the plots: which figures of which runs, by steps, tokens or seconds.
+// The lines of the plots: figures of each run by steps, tokens or seconds.
 
 const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3], [14, 5], [4, 2, 1, 2], [1, 5], [9, 2]];
 const AXES = { steps: "step", tokens: "tokens generated", seconds: "seconds of training" };
 
-/** step -> position on the horizontal axis, null where the run does not say. */
+/** step -> position on the horizontal axis, null if unknown. */
 function positions(run, axis) {
   if (axis === "steps") return (step) => step;
   const found = new Map([[0, axis === "tokens" ? run.initial_tokens : 0]]);
@@ -17,7 +17,7 @@ function positions(run, axis) {
   return (step) => found.get(step) ?? null;
 }
 
-/** The lines of a plot: of every run, every figure that it has. */
+/** The lines of a plot: every figure of every run that has it. */
 function linesOf(plot, axis) {
   const kinds = [];
   const lines = [];

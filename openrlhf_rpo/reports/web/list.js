@@ -1,4 +1,4 @@
-// The list of a run's questions: filtered, sorted, and only as many rows in the document as can be seen.
+// The list of a run's questions: filtered, sorted, and with only the visible rows in the document.
 
 const ROW = 58;
 const list = { run: 0, questions: null, shown: [], active: -1, down: true, elements: new Map() };
@@ -23,7 +23,7 @@ const KEYS = {
   text: (row) => row.text || row.id,
 };
 
-/** What is to be shown, in order; an absent value comes last in either. */
+/** The questions to show, in order; missing values come last in either direction. */
 function choose() {
   const wanted = byId("find").value.trim().toLowerCase();
   const fits = FILTERS[byId("filter").value];
@@ -78,7 +78,7 @@ function drawRows() {
 function drawRow(row, at) {
   const visit = last(row);
   const figures = [
-    row.tokens === null ? "no path" : `${show(row.tokens)} tokens of step ${show(row.written)}`,
+    row.tokens === null ? "no path" : `${show(row.tokens)} tokens from step ${show(row.written)}`,
     `${row.visits.length} visits`,
     `rewarded ${percent(share(row))}`,
     visit === null ? null : visit.outcome.replaceAll("_", " "),
@@ -99,7 +99,7 @@ function mark() {
 
 let waiting = 0;
 
-/** Make a row the current one; on a narrow screen its question is opened only when asked for. */
+/** Select a row. On a narrow screen its question opens only if ``open``. */
 function activate(at, open) {
   if (!list.shown.length) return;
   list.active = Math.max(0, Math.min(at, list.shown.length - 1));
@@ -142,6 +142,6 @@ async function chooseRun(index) {
     run.loaded.add(part.events);
   }
   list.questions = run.loaded;
-  byId("detail").replaceChildren(el("p", { className: "hint" }, "Choose a question: click it, or go through the list with the arrow keys. / leads to the search."));
+  byId("detail").replaceChildren(el("p", { className: "hint" }, "Choose a question by a click or with the arrow keys. / jumps to the search."));
   refreshList();
 }

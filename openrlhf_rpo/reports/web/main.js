@@ -1,4 +1,4 @@
-// Start: tabs, controls, and in a live page the questions to the server.
+// Start: tabs, controls, and the requests of a live page to its server.
 
 const TABS = ["overview", "questions"];
 
@@ -22,7 +22,7 @@ async function openList() {
   const withQuestions = report.runs.map((run, i) => [run, i]).filter(([run]) => run.questions);
   byId("browser").hidden = withQuestions.length === 0;
   byId("no-questions").hidden = withQuestions.length > 0;
-  byId("no-questions").textContent = report.live ? "No question is known yet." : "None of these runs has a path cache, so there are no questions to look at.";
+  byId("no-questions").textContent = report.live ? "No questions yet." : "None of these runs has a path cache, so there are no questions to show.";
   if (!withQuestions.length) return;
   if (byId("run").options.length !== withQuestions.length) {
     byId("run").replaceChildren(...withQuestions.map(([run, i]) => el("option", { value: String(i) }, run.name)));
@@ -38,7 +38,7 @@ async function openList() {
   }
 }
 
-/** #questions/RUN/ID leads to a question. */
+/** Open the question of an address such as #questions/RUN/ID. */
 async function followAddress() {
   const [tab, run, id] = location.hash.slice(1).split("/").map(decodeURIComponent);
   if (tab !== "questions") return;
@@ -103,12 +103,12 @@ async function ask() {
     state.classList.toggle("trouble", news.trouble);
   } catch (error) {
     state.classList.add("trouble");
-    state.textContent = error instanceof TypeError ? "The server of this page does not answer: was `openrlhf-rpo watch` ended?" : String(error.message);
+    state.textContent = error instanceof TypeError ? "The server of this page does not answer: is `openrlhf-rpo watch` still running?" : String(error.message);
   }
   setTimeout(ask, 1000 * report.live.interval);
 }
 
-/** Take what is new; all of it where the run went back behind what the page had. */
+/** Add new steps; reload everything if the run went back before the last shown step. */
 function take(news) {
   const run = report.runs[0];
   if (news.from < 0) {
@@ -136,7 +136,7 @@ function take(news) {
   if (opened !== null && opened.visits !== opened.row.visits.length) openQuestion(0, opened.row);
 }
 
-// ── Begin ──
+// ── Start ──
 
 byId("title").textContent = report.title;
 byId("made").textContent = report.made;

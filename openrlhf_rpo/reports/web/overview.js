@@ -1,4 +1,4 @@
-// The summary: tiles, sentences, what to know before reading on, and how runs compare.
+// The summary: notes, tiles and sentences of each run, and the comparison of runs.
 
 function drawSummary() {
   const { runs, notes, against, options } = report.summary;
@@ -8,7 +8,7 @@ function drawSummary() {
     el("div", { className: "runs" }, ...runs.map(drawRun)),
   );
   if (against.length) {
-    const title = runs.length > 1 ? "Against whole paths" : "What is not known";
+    const title = runs.length > 1 ? "Compared with plain runs" : "Not known";
     place.append(el("div", { className: "against" }, el("h2", {}, title), ...against.map((text) => el("p", {}, text))));
   }
   if (options.rows.length) place.append(differingOptions(options));
@@ -35,6 +35,6 @@ function differingOptions(options) {
   const rows = options.rows.map((row) =>
     el("tr", {}, el("td", {}, row.name), ...row.values.map((value) => el("td", { className: "words" }, value ?? "–"))));
   return el("details", {},
-    el("summary", {}, `Settings that differ (${rows.length})`),
+    el("summary", {}, `Options that differ (${rows.length})`),
     el("div", { className: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows))));
 }

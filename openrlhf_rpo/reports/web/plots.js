@@ -1,4 +1,4 @@
-// The plots. Later steps of a live run go into the plots that are there, so that nobody loses a place in them.
+// The plots. Later steps of a live run update the existing plots, which keeps zoom and cursor.
 
 const HEIGHT = 220;
 const hidden = new Set();
@@ -14,7 +14,7 @@ function drawPlots() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const shape = JSON.stringify([axis, dark, wanted.map(({ plot, lines }) => [plot.title, lines.map((line) => [line.label, few(plot, line)])])]);
   byId("plot-controls").hidden = wanted.length === 0;
-  byId("constant").textContent = flat.length ? `Not drawn, 0 at every step: ${flat.join(", ")}.` : "";
+  byId("constant").textContent = flat.length ? `Not drawn because always 0: ${flat.join(", ")}.` : "";
   if (shape === drawnShape) {
     wanted.forEach(({ lines }, i) => {
       drawn[i].lines = lines;
@@ -29,12 +29,12 @@ function drawPlots() {
   drawn = wanted.map(drawPlot);
 }
 
-/** Whether a line's points are marked: those of evaluations, and where there is hardly a line. */
+/** Whether to mark a line's points: evaluations, and lines of one or two points. */
 const few = (plot, line) => plot.evaluated || line.points.length < 3;
 
-/** Add a plot to the page; what belongs to it. */
+/** Add a plot to the page; returns its chart, elements and lines. */
 function drawPlot({ plot, axis, lines }) {
-  const canvas = el("div", { className: "canvas", tabIndex: 0, role: "group", "aria-label": `Plot of ${plot.title}. Arrow keys read its values.` });
+  const canvas = el("div", { className: "canvas", tabIndex: 0, role: "group", "aria-label": `Plot of ${plot.title}. Press the arrow keys to read values.` });
   const legend = el("div", { className: "legend" });
   byId("plots").append(el("figure", {},
     el("figcaption", {}, el("span", {}, plot.title), el("span", { className: "unit" }, plot.unit)),
@@ -89,7 +89,7 @@ function legendButton({ plot, chart }, line, i) {
   return button;
 }
 
-/** The values at the cursor stand in the legend; without a cursor the last ones do. */
+/** Show the values at the cursor in the legend; without a cursor the last ones. */
 function readOut({ chart, lines, legend }) {
   if (chart === null) return;
   lines.forEach((line, i) => {

@@ -1,4 +1,4 @@
-// One question: its lineage as text, kept and new parts set apart, and its groups with their samples.
+// One question: its lineage, with kept and new text marked, and its groups with their samples.
 
 let opened = null;
 
@@ -24,7 +24,7 @@ async function openQuestion(runIndex, row) {
   const paths = wholeTexts(found.paths);
   const body = el("div", {}, back,
     el("h2", {}, `Question ${row.id}`),
-    el("div", { className: "text-block" }, (found.question && (found.question.text || found.question.prompt)) || "This cache does not know the question's text."),
+    el("div", { className: "text-block" }, (found.question && (found.question.text || found.question.prompt)) || "The cache does not store the question's text."),
     el("p", { className: "hint" }, row.label ? `Label ${row.label}` : ""),
     ...lineage(paths, found.as_ids ?? report.runs[runIndex].questions.as_ids),
     ...groups(found, row));
@@ -37,7 +37,7 @@ function closeQuestion() {
   drawRows();
 }
 
-/** Every path's own text: the head that it shares with its parent, and what it has of its own. */
+/** Add the whole text of every path: the head shared with its parent, then its own text. */
 function wholeTexts(paths) {
   for (const path of paths) {
     path.whole = (path.parent < 0 ? "" : paths[path.parent].whole.slice(0, path.shared)) + path.text;
@@ -45,7 +45,7 @@ function wholeTexts(paths) {
   return paths;
 }
 
-/** [from, to, step, label] of the parts of a path, in order; the step is null where the path that wrote a part is not here. */
+/** [from, to, step, label] of the parts of a path, in order; the step is null if the path that wrote a part is missing. */
 function partsOf(paths, path) {
   const parts = [];
   let end = path.whole.length;
@@ -58,12 +58,12 @@ function partsOf(paths, path) {
     if (at.parent < 0) break;
     at = paths[at.parent];
   }
-  if (end > 0) parts.unshift([0, end, null, at.elsewhere ? "from another place" : "pruned"]);
+  if (end > 0) parts.unshift([0, end, null, at.elsewhere ? "from another slot" : "pruned"]);
   return parts;
 }
 
 function lineage(paths, asIds) {
-  if (!paths.length) return [el("h3", {}, "Lineage"), el("p", {}, "No path of this question was ever cached.")];
+  if (!paths.length) return [el("h3", {}, "Lineage"), el("p", {}, "No path was ever cached for this question.")];
   const text = el("div", { className: "text-block", tabIndex: 0, role: "region", "aria-label": "Text of the path", id: "path-text" });
   const note = el("p", { className: "hint" });
   const titles = ["step", "tokens", "kept", "new", "cut", "score", "reward", "ended by"];
@@ -72,7 +72,7 @@ function lineage(paths, asIds) {
     const cut = parent === null ? null : parent.tokens - path.kept_tokens;
     const cells = [path.step, path.tokens, path.kept_tokens, path.tokens - path.kept_tokens, cut, path.score, path.reward];
     return el("tr", { className: "choice", role: "row" }, ...cells.map((cell) => el("td", {}, show(cell))),
-      el("td", { className: "words" }, path.finish === "length" ? "its limit" : "itself"));
+      el("td", { className: "words" }, path.finish === "length" ? "length limit" : "stop"));
   });
   const choosePath = (index, focus) => {
     rows.forEach((line, i) => {
@@ -109,12 +109,12 @@ function showPath(paths, path, place, note) {
   const gone = parent === null ? "" : parent.whole.slice(path.kept);
   if (gone) spans.push("\n", el("span", { className: "part gone", "data-label": `dropped from step ${parent.step}` }, gone));
   place.replaceChildren(...spans);
-  const head = parent === null ? "Generated whole." : `Kept ${show(path.kept_tokens)} tokens of the path of step ${parent.step}, generated ${show(path.tokens - path.kept_tokens)}.`;
-  const origin = path.elsewhere ? "a path in another place, such as a wrong or an imported one." : "a path that was pruned.";
-  note.textContent = path.parent < 0 && path.kept > 0 ? `Its kept head came from ${origin}` : head;
+  const head = parent === null ? "Generated from scratch." : `Kept ${show(path.kept_tokens)} tokens of the path of step ${parent.step}, generated ${show(path.tokens - path.kept_tokens)}.`;
+  const origin = path.elsewhere ? "a path in another slot, such as a wrong or an imported one." : "a path that was pruned.";
+  note.textContent = path.parent < 0 && path.kept > 0 ? `Its prefix came from ${origin}` : head;
 }
 
-// By slot of the path that a group continued (types.py); nothing for the question's own.
+// By slot of the continued path (types.py); nothing for the question's own.
 const CONTINUED = { 1: ["from a wrong path"], 2: ["from an imported path"] };
 
 function groups(found, row) {
@@ -135,7 +135,7 @@ function groups(found, row) {
 function sampled(step, samples) {
   return [el("h3", {}, `Samples of step ${step}`), ...samples.map((sample, i) => {
     const words = [`${i + 1}`, `score ${show(sample.score)}`, `reward ${show(sample.reward)}`, `${show(sample.prefix)} + ${show(sample.tokens)} tokens`,
-      sample.finish === "length" ? "hit its limit" : null, sample.trained_on ? null : "not trained on"];
+      sample.finish === "length" ? "hit the limit" : null, sample.trained_on ? null : "not trained on"];
     const box = el("details", { className: "sample" }, el("summary", {}, words.filter(Boolean).join(" · ")));
     box.addEventListener("toggle", () => {
       if (box.open && box.children.length === 1) box.append(el("div", { className: "text-block" }, sample.text));

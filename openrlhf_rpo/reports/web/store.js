@@ -1,13 +1,13 @@
-// The data of the runs: what the file holds, unpacked when it is needed, or what the server sends step by step.
+// The data of the runs: from the file, unpacked on demand, or from the server, step by step.
 
-const PART_MISSING = "is not in this file: it was cut short or edited.";
+const PART_MISSING = "is missing from this file: it was cut short or edited.";
 const report = JSON.parse(byId("document").textContent);
 
 /** The JSON of a compressed part of the file. */
 async function unpack(id) {
   const element = byId(id);
   if (element === null) throw new Error(`Part ${id} ${PART_MISSING}`);
-  if (typeof DecompressionStream === "undefined") throw new Error("Questions need a browser of 2023 or later.");
+  if (typeof DecompressionStream === "undefined") throw new Error("Questions need a browser from 2023 or later.");
   const raw = atob(element.textContent);
   const bytes = new Uint8Array(raw.length);
   for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
@@ -15,7 +15,7 @@ async function unpack(id) {
   return new Response(stream).json();
 }
 
-/** A run's questions with what happened to each: filled once from the file, or with every later step from the server. */
+/** A run's questions and their histories: loaded once from the file, or extended by the server with every step. */
 class Questions {
   constructor(names) {
     this.rows = names.ids.map((id, i) => ({
@@ -49,7 +49,7 @@ class Questions {
 
 const details = new Map();
 
-/** What happened to a question: from its part of the file, or from the server. */
+/** The details of a question: from its part of the file, or from the server. */
 async function detailsOf(runIndex, row) {
   if (report.live) {
     const answer = await fetch(`question?id=${encodeURIComponent(row.id)}`);
@@ -64,7 +64,7 @@ async function detailsOf(runIndex, row) {
   return details.get(id)[row.i % report.part];
 }
 
-/** Join later steps to a run; figures that a step does not have are null. */
+/** Append later steps to a run; figures missing from a step are null. */
 function addSteps(run, later) {
   const before = run.steps.length;
   run.steps.push(...later.steps);

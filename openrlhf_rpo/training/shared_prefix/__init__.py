@@ -1,6 +1,6 @@
-"""One forward pass for the prefix that a group shares: the same log-probs and gradients from fewer tokens.
+"""Run the prefix that a group shares only once: the same log-probs and gradients from fewer tokens.
 
-``layout`` packs rows that start alike into one row, ``attention`` makes a model attend in it, ``forward`` takes the
-log-probs out. These need torch and transformers alone, so that they can be measured anywhere. ``actor`` and
-``batches`` bring them into OpenRLHF's trainer.
+``layout`` packs rows with a common head into one row, ``attention`` adapts the model's attention to it, and ``forward``
+computes the log-probs. These need only torch and transformers. ``actor``, ``batches`` and ``replay_buffer`` connect them to
+OpenRLHF's trainer.
 """

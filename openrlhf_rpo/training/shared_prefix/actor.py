@@ -1,31 +1,31 @@
-"""OpenRLHF's ``Actor`` with shared prefixes: checked against the plain path on the first batch, or left as it was."""
+"""OpenRLHF's ``Actor`` with shared prefixes, checked against the plain forward pass on the first batch."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.shared_prefix.attention import enable
 from openrlhf_rpo.training.shared_prefix.forward import shared_log_probs
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
-"""Largest mean absolute difference of the first batch's log-probs, in nats, by the weights' type.
+"""The largest accepted mean absolute difference of log-probs, in nats, by the weights' dtype.
 
-Rounding alone gives about 1e-6 in float32 and 1e-3 to 1e-2 in bfloat16; a token that sees one token too many or too few
-gives 0.1 and more.
+Rounding gives about 1e-6 in float32 and 1e-3 to 1e-2 in bfloat16; one token too many or too few in sight gives 0.1 or more.
 """
 
 
-class SharedPrefixError(RuntimeError):
-    """``--rpo.shared_prefix on`` was asked for, and this model cannot."""
+class SharedPrefixError(Failed):
+    """``--rpo.shared_prefix on`` with a model that cannot share prefixes."""
 
 
 def share_prefixes(actor: Any, mode: str, name: str) -> None:
-    """Make ``actor`` (OpenRLHF's) run shared prefixes once; ``mode`` "auto" or "on", ``name`` for the log.
+    """Make OpenRLHF's ``actor`` run shared prefixes once; ``name`` is for the log.
 
-    With "auto" an actor that cannot keeps its forward, with one line that says why; with "on" SharedPrefixError is raised
-    (``passes.sharing_mode``).
+    If it cannot, ``mode`` (``passes.sharing_mode``) "auto" logs why and keeps the plain forward pass; "on" raises
+    SharedPrefixError.
     """
     shared = SharedForward(actor, mode, name)
     reason = model_cannot_share(actor)
@@ -37,28 +37,28 @@ def share_prefixes(actor: Any, mode: str, name: str) -> None:
 
 
 def model_cannot_share(actor: Any) -> str | None:
-    """Why this model keeps the plain path (a clause for the log), or None."""
+    """Why this model cannot share prefixes (a clause for the log), or None."""
     model = _unwrapped(actor)
     config = _config(actor)
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
-    sliding = getattr(config, "sliding_window", None) if not getattr(config, "layer_types", None) else None
+    layers = getattr(config, "layer_types", None)
+    others = sorted(set(layers or ()) - {"full_attention"})
+    sliding = None if layers else getattr(config, "sliding_window", None)
+    registered = getattr(model, "_supports_attention_backend", False)
+    eager = config._attn_implementation == "eager"
     reasons = {
         "it is multimodal": getattr(actor, "is_vlm", False),
-        f"it has layers of {', '.join(sorted(layers - {'full_attention'}))}": layers != {"full_attention"},
+        f"it has layers of {', '.join(others)}": others,
         "it keeps a recurrent state": getattr(model, "_is_stateful", False),
         "it attends within a sliding window": sliding is not None,
         "it drops attention weights at random (attention_dropout)": getattr(config, "attention_dropout", 0) > 0,
-        "its architecture does not use transformers' attention registry": not getattr(
-            model, "_supports_attention_backend", False
-        ),
-        "attention 'eager' is the model's own code; sdpa or flash_attention_2 would do": config._attn_implementation
-        == "eager",
+        "its architecture does not use transformers' attention registry": not registered,
+        "attention 'eager' is the model's own code; sdpa or flash_attention_2 would do": eager,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def agreed(reason: str | None) -> str | None:
-    """The first reason that any process of the group has, so that all share or none does."""
+    """The first reason of any process, so that either all processes share or none does."""
     if not torch.distributed.is_initialized():
         return reason
     reasons: list[str | None] = [None] * torch.distributed.get_world_size()
@@ -67,7 +67,7 @@ def agreed(reason: str | None) -> str | None:
 
 
 def _unwrapped(actor: Any) -> Any:
-    """The transformers model in DeepSpeed's engine and PEFT's wrapper."""
+    """The transformers model inside DeepSpeed's engine and PEFT's wrapper."""
     model = getattr(actor.model, "module", actor.model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
@@ -77,13 +77,13 @@ def _config(actor: Any) -> Any:
 
 
 class SharedForward:
-    """In place of ``Actor.forward`` (0.11.2), with its arguments and results."""
+    """Replaces ``Actor.forward`` (OpenRLHF 0.11.2), with the same arguments and results."""
 
     def __init__(self, actor: Any, mode: str, name: str) -> None:
         self.actor, self.mode, self.name = actor, mode, name
         self.plain = actor.forward
         self.checked = False
-        # Upstream asks every mixture of experts for its router's logits, which transformers counts by a mask of N x N.
+        # Upstream asks mixtures of experts for router logits, for which transformers needs an N x N mask.
         self.arguments = {"output_router_logits": False} if hasattr(_config(actor), "output_router_logits") else {}
 
     def __call__(
@@ -95,18 +95,21 @@ class SharedForward:
         return_entropy: bool = False,
         **others: Any,
     ) -> Any:
-        if action_mask is None or attention_mask is None:
+        maskless = action_mask is None or attention_mask is None
+        if maskless or not self.trusted(sequences, action_mask, attention_mask):
             return self.plain(sequences, action_mask, attention_mask, return_output, return_entropy=return_entropy, **others)
-        if not self.checked:
-            self.checked = True
-            reason = agreed(self.check(sequences, action_mask, attention_mask))
-            if reason is not None:
-                self.give_up(reason)
-                return self.actor.forward(
-                    sequences, action_mask, attention_mask, return_output, return_entropy=return_entropy, **others
-                )
         result = self.run(sequences, action_mask, attention_mask, return_entropy)
         return (result.log_probs, SimpleNamespace(entropy=result.entropy)) if return_output else result.log_probs
+
+    def trusted(self, *batch: torch.Tensor) -> bool:
+        """Whether to share: check the first batch, and give up if any process has a reason against it."""
+        if self.checked:
+            return True
+        self.checked = True
+        reason = agreed(self.check(*batch))
+        if reason is not None:
+            self.give_up(reason)
+        return reason is None
 
     def run(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor, entropy: bool = False):
         actor = self.actor
@@ -116,9 +119,9 @@ class SharedForward:
 
     @torch.no_grad()
     def check(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor) -> str | None:
-        """Why sharing cannot be trusted here, or None: both paths on the batch's first rows, without dropout.
+        """Run both forward passes on the batch's first rows, without dropout; why sharing cannot be trusted, or None.
 
-        So many rows as cost whole no more than the batch does when it shares, so that the check needs no more memory.
+        It takes only as many rows as cost no more tokens whole than the shared batch, so it needs no extra memory.
         """
         training = self.actor.training
         self.actor.eval()
@@ -127,7 +130,7 @@ class SharedForward:
             n = max(2, int((attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
             rows = sequences[:n], action_mask[:n], attention_mask[:n]
             plain, shared = self.plain(*rows), self.run(*rows)
-        except torch.OutOfMemoryError:  # of this process alone: others may be in the middle of a collective
+        except torch.OutOfMemoryError:  # only this process failed: others may be inside a collective operation
             raise
         except (RuntimeError, TypeError, ValueError, KeyError, ImportError) as error:
             return f"its first batch failed with {type(error).__name__}: {error}"

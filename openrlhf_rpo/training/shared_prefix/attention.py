@@ -1,16 +1,15 @@
 """Attention in a packed row, through transformers' attention registry.
 
-``enable`` registers, under the name of the model's own implementation, a function that acts on calls with a
-``shared_prefix`` layout and hands every other call on unchanged; transformers passes the keyword from the model's
-forward down to it, also when a checkpointed layer is run again in the backward pass.
+``enable`` replaces the model's attention implementation in the registry by one that handles calls with a ``shared_prefix``
+layout and passes every other call on. transformers hands the keyword down from the model's forward, also when a checkpointed
+layer runs again in the backward pass.
 
-Three kernels, each exact:
+Three kernels, all exact:
 
-- flash-attention (CUDA, where flash-attn is installed): one call whose queries are the segments and whose keys are each
-  segment after its parent; causal, aligned at the end.
+- flash-attention (CUDA with flash-attn installed): one call; queries are the segments, keys are each segment's parent and
+  itself; causal, aligned at the end.
 - FlexAttention (CUDA): one call with a block mask, compiled once for all shapes.
-- scaled dot-product attention (CPU, or anywhere): per run, the head causal, then all responses against head and
-  themselves.
+- scaled dot-product attention (any device): per run, the head causally, then all responses against the head and themselves.
 """
 
 import functools
@@ -29,18 +28,18 @@ from openrlhf_rpo.training.shared_prefix.layout import Layout, Run
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Layout, float], torch.Tensor]
 """(query (1, H, N, D), key and value (1, K, N, D), layout, scale) -> (1, H, N, D); K divides H."""
 
-# Keywords with which an architecture changes attention itself; dropping one in silence would be wrong.
+# Keywords with which an architecture changes the attention formula; ignoring one would give wrong results.
 NOT_SERVED = ("softcap", "s_aux", "position_bias", "sliding_window")
 
 
 class NotServed(RuntimeError):
-    """The model asks attention for something that shared prefixes do not do."""
+    """The model needs an attention feature that shared prefixes do not support."""
 
 
 def enable(implementation: str, kernel: str = "auto") -> None:
-    """Teach an attention implementation of transformers ("sdpa", "flash_attention_2"...) the ``shared_prefix`` keyword.
+    """Add the ``shared_prefix`` keyword to an attention implementation of transformers ("sdpa", "flash_attention_2"...).
 
-    ``kernel``: a name of KERNELS, or "auto" for the best on the tensors' device. Raises KeyError for an implementation
+    ``kernel``: a name in KERNELS, or "auto" for the fastest on the tensors' device. Raises KeyError for an implementation
     that is not in the registry ("eager" is each model's own code).
     """
     plain = ALL_ATTENTION_FUNCTIONS[implementation]
@@ -81,7 +80,7 @@ def best_kernel(query: torch.Tensor) -> str:
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float) -> torch.Tensor:
-    """Two calls a run: the head causal, then the responses, as a batch, against the head and themselves."""
+    """Two calls per run: the head causally, then the responses as a batch against the head and themselves."""
     outputs, start = [], 0
     for number, run in enumerate(layout.runs):
         end = start + run.head
@@ -107,14 +106,14 @@ def _responses(own: tuple, head_key: torch.Tensor, head_value: torch.Tensor, run
 
 
 def _padding(run: Run, number: int, layout: Layout, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Indices that bring responses into a padded batch and back, and the mask over head and response; once a layout."""
+    """Indices from packed responses to a padded batch and back, and the mask over head and response; cached per layout."""
     if ("sdpa", number) not in layout.kernel_inputs:
         lengths = torch.tensor([n for n in run.responses if n])
         longest = int(lengths.max())
         step = torch.arange(longest)
         inside = step < lengths[:, None]
         starts = lengths.cumsum(0) - lengths
-        # A padded query repeats its response's first token; a padded key comes after every real query of its row.
+        # A padded query repeats its response's first token; padded keys come after every real query of their row.
         pad = torch.where(inside, starts[:, None] + step, starts[:, None])
         mask = torch.cat([torch.ones(longest, run.head, dtype=torch.bool), step[:, None] >= step], 1)
         layout.kernel_inputs["sdpa", number] = tuple(x.to(device) for x in (pad, inside.flatten().nonzero()[:, 0], mask))
@@ -128,23 +127,23 @@ FLEX_BUCKET = 512
 
 @functools.cache
 def _compiled_flex() -> Callable:
-    """dynamic: one compilation serves every length; without it each new length costs seconds."""
+    """dynamic: one compilation for all lengths; otherwise each new length costs seconds."""
     return torch.compile(flex_attention, dynamic=True)
 
 
 def flex(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float) -> torch.Tensor:
-    """One call with a block mask. The row is padded to a multiple of FLEX_BUCKET, so that few shapes occur."""
+    """One call with a block mask. Rows are padded to a multiple of FLEX_BUCKET, to limit the number of shapes."""
     n = layout.tokens
     extra = -n % FLEX_BUCKET
     if "flex" not in layout.kernel_inputs:
-        layout.kernel_inputs["flex"] = _block_mask(layout, n + extra)
+        layout.kernel_inputs["flex"] = _block_mask(layout, extra)
     query, key, value = (F.pad(x, (0, 0, 0, extra)) for x in (query, key, value))
     attend = _compiled_flex() if query.is_cuda else flex_attention
     return attend(query, key, value, block_mask=layout.kernel_inputs["flex"], scale=scale, enable_gqa=True)[:, :, :n]
 
 
-def _block_mask(layout: Layout, length: int):
-    extra = length - layout.tokens
+def _block_mask(layout: Layout, extra: int):
+    length = layout.tokens + extra
     segment = F.pad(layout.segment, (0, extra), value=-1)
     parent = F.pad(layout.parent, (0, extra), value=-1)
 
@@ -158,9 +157,9 @@ def _block_mask(layout: Layout, length: int):
 
 
 def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float) -> torch.Tensor:
-    """One varlen call: sequence s has the queries of segment s and the keys of its parent and of itself.
+    """One varlen call: sequence s has the queries of segment s and the keys of its parent and itself.
 
-    flash-attn 2.1 and later align the causal mask at the end, so that a query sees all of the parent.
+    flash-attn 2.1 and later align the causal mask at the end, so a query sees the whole parent.
     """
     from flash_attn import flash_attn_varlen_func
 
@@ -168,7 +167,7 @@ def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: L
         layout.kernel_inputs["flash"] = _varlen(layout)
     gather, lengths = layout.kernel_inputs["flash"]
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
-    deterministic = torch.are_deterministic_algorithms_enabled()  # the backward pass would add up in any order
+    deterministic = torch.are_deterministic_algorithms_enabled()  # fixes the order of sums in the backward pass
     output = flash_attn_varlen_func(
         query, key[gather], value[gather], **lengths, softmax_scale=scale, causal=True, deterministic=deterministic
     )

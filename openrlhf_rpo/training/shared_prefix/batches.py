@@ -1,7 +1,7 @@
-"""Groups stay together: which rank gets which samples, and which samples make a micro-batch, by the tokens they cost.
+"""Assign samples to ranks and micro-batches by their cost in tokens, keeping groups together.
 
-A unit is a list of sample indices that are run together: a group, or a part of one where a group does not fit. Its cost
-is ``shared_tokens`` of its rows: what they have in common counts once.
+A unit is a list of sample indices that run together: a group, or part of a group that does not fit. Its cost is
+``shared_tokens`` of its rows: tokens that they share count once.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ Unit = list[int]
 
 
 def over_ranks(rows: Sequence[torch.Tensor], group_size: int, ranks: int) -> list[Unit]:
-    """The samples of each rank, in order: equally many, whole groups where they can be, ranks balanced by cost.
+    """The samples of each rank, in order: the same number per rank, whole groups if possible, balanced by cost.
 
-    ``rows``: the samples' ids, group after group. Where groups cannot be dealt out evenly they are parted as little as
-    possible. Raises ValueError unless every rank can get equally many samples.
+    ``rows``: the samples' token ids, group by group. If groups do not divide evenly they are split as little as possible.
+    Raises ValueError unless every rank can get the same number of samples.
     """
     if len(rows) % ranks:
         raise ValueError(f"{len(rows)} samples cannot be dealt out evenly to {ranks} ranks")
@@ -30,7 +30,7 @@ def over_ranks(rows: Sequence[torch.Tensor], group_size: int, ranks: int) -> lis
 
 
 def fit(rows: Sequence[torch.Tensor], units: list[Unit], limit: int) -> list[Unit]:
-    """Units of more than ``limit`` tokens in halves, until each fits or is a single sample."""
+    """Halve units of more than ``limit`` tokens until each fits or is a single sample."""
     fitting = []
     for unit in units:
         if len(unit) > 1 and _cost(rows, unit) > limit:
@@ -41,12 +41,12 @@ def fit(rows: Sequence[torch.Tensor], units: list[Unit], limit: int) -> list[Uni
 
 
 def fewest_micro_batches(rows: Sequence[torch.Tensor], units: list[Unit], limit: int) -> int:
-    """How many micro-batches of at most ``limit`` tokens the units fill."""
+    """How many micro-batches of at most ``limit`` tokens the units need."""
     return get_minimum_num_micro_batch_size([_cost(rows, unit) for unit in units], limit, 1, 1)
 
 
 def micro_batches(rows: Sequence[torch.Tensor], units: list[Unit], n: int) -> list[Unit]:
-    """The units in exactly ``n`` micro-batches of about equal cost; with fewer units than that, the largest are halved."""
+    """The units in exactly ``n`` micro-batches of about equal cost; with fewer than ``n`` units, the largest are halved."""
     units = list(units)
     while len(units) < n:
         largest = max(units, key=len)

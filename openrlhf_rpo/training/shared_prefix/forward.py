@@ -1,4 +1,4 @@
-"""Log-probs of the tokens that carry loss, from rows whose common heads run once."""
+"""Log-probs of the tokens that carry loss, running the common heads of rows once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from openrlhf_rpo.training.shared_prefix.layout import lay_out
 
 @dataclass(frozen=True)
 class ActionLogProbs:
-    """(B, A) float32 where the action mask is 1, and 0 elsewhere. ``tokens``: how many the model ran."""
+    """(B, A) float32 tensors, 0 where the action mask is 0. ``tokens``: how many the model ran."""
 
     log_probs: torch.Tensor
     entropy: torch.Tensor | None
@@ -29,22 +29,22 @@ def shared_log_probs(
     share: bool = True,
     arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> ActionLogProbs:
-    """What OpenRLHF's ``Actor.forward`` gives for the same arguments, gradients included.
+    """The result of OpenRLHF's ``Actor.forward`` for the same arguments, including gradients.
 
-    ``model``: a causal language model of transformers that ``attention.enable`` was called for, bare or wrapped (PEFT,
-    DeepSpeed). ``sequences``, ``attention_mask``: (B, T), padded on the right. ``action_mask``: (B, A); its last column
-    is the last token of the row. ``share`` false packs whole rows. ``arguments`` are the model's own.
+    ``model``: a causal language model of transformers, bare or wrapped (PEFT, DeepSpeed), after ``attention.enable``.
+    ``sequences``, ``attention_mask``: (B, T), padded on the right. ``action_mask``: (B, A); its last column is the last
+    token of the row. ``share`` false packs whole rows. ``arguments`` are passed to the model.
 
-    Only hidden states that predict a token with loss reach the output layer.
+    Only hidden states that predict a token with loss go through the output layer.
     """
     layout = lay_out(sequences, attention_mask, share)
     row, column = action_mask.nonzero(as_tuple=True)
     target = column + sequences.shape[1] - action_mask.shape[1]
-    # Tokens of a shared head are predicted once for all their rows: each position's logits are computed once.
+    # Tokens of a shared head are predicted once for all rows: the logits of each position are computed once.
     kept, which = layout.packed[row, target - 1].unique(return_inverse=True)
     output = model(
         sequences.flatten()[layout.source][None],
-        # A ready-made mask of four dimensions: transformers builds none of N x N.
+        # Given a 4-D mask, transformers does not build one of N x N.
         attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=sequences.device),
         position_ids=layout.position[None],
         logits_to_keep=kept,
@@ -66,8 +66,8 @@ def shared_log_probs(
 class _ChosenLogProbs(torch.autograd.Function):
     """(N,) log-probs of the tokens ``chosen`` after the positions ``which`` of ``logits`` (K, V); the (K,) normalizers.
 
-    The gradient, chosen - softmax, takes one more tensor of the logits' size; derived by autograd it takes four, and logits
-    are the largest tensors of a step.
+    The gradient, chosen - softmax, needs one tensor of the logits' size instead of autograd's four; logits are the largest
+    tensors of a step.
     """
 
     @staticmethod

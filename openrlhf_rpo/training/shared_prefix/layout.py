@@ -1,6 +1,6 @@
-"""Rows that start alike, packed into one row in which their common head stands once.
+"""Pack rows into one row that holds each common head once.
 
-Two rows that share the head ``a b c`` and a third that shares nothing::
+Example, two rows with the head ``a b c`` and a third that shares nothing::
 
     rows        a b c d e      a b c x      u v
     packed      a b c | d e | x || u v
@@ -8,9 +8,9 @@ Two rows that share the head ``a b c`` and a third that shares nothing::
     segment     0 0 0   1 1   2    3 3
     parent      0 0 0   0 0   0    3 3
 
-A token sees the tokens at or before it in its own segment and in its parent, the segment of the shared head: exactly
-what it sees in its own row. What is shared is found from the ids alone, so different cuts within a group, empty
-prefixes (the prompt is still shared) and micro-batches of several groups need no rule of their own.
+A token attends to its own segment up to itself and to its parent, the segment of the shared head: exactly what it sees in
+its own row. Common heads are found from the ids alone, so different cuts within a group, empty prefixes (the prompt is still
+shared) and micro-batches of several groups need no special cases.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ import torch
 
 @dataclass(frozen=True)
 class Run:
-    """Rows that are packed together: ``rows`` (their indices), the length of their common head, what follows it.
+    """Rows packed together: their indices, the length of their common head, and the length of each row's rest.
 
     Lengths are in tokens. A row that is all head has a response of 0 tokens.
     """
@@ -41,8 +41,7 @@ class Layout:
     """N packed tokens of B rows of T tokens.
 
     ``source`` (N,): index of each token in the flattened rows; ``position`` (N,): its position in its own row;
-    ``segment`` and ``parent`` (N,): see the module; ``packed`` (B, T): where a row's token is found among the N, -1 for
-    padding.
+    ``segment`` and ``parent`` (N,): see the module; ``packed`` (B, T): index of a row's token among the N, -1 for padding.
     """
 
     runs: tuple[Run, ...]
@@ -58,15 +57,15 @@ class Layout:
 
     @cached_property
     def kernel_inputs(self) -> dict[str, object]:
-        """What an attention kernel derives from the layout, computed once for all layers."""
+        """A cache for what an attention kernel derives from the layout, shared by all layers."""
         return {}
 
 
 def find_runs(rows: Sequence[torch.Tensor]) -> tuple[Run, ...]:
-    """Cut the sorted rows (1-D tensors of ids, not empty) into the runs that have the fewest tokens in all.
+    """Divide the rows (non-empty 1-D tensors of ids) into the runs with the fewest tokens in total.
 
-    Rows that share a head are neighbours in sorted order, and a run of neighbours shares what each pair of them shares,
-    so the best way to cut the first j rows extends a best way to cut the first i < j rows.
+    Rows with a common head are neighbours in sorted order, and the head of a run is the shortest head of its neighbouring
+    pairs. So a best division of the first j rows extends a best division of the first i < j rows.
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i].tolist())
     alike = [_common_head(rows[a], rows[b]) for a, b in zip(order, order[1:], strict=False)]
@@ -100,12 +99,12 @@ def _common_head(a: torch.Tensor, b: torch.Tensor) -> int:
 
 
 def shared_tokens(rows: Sequence[torch.Tensor]) -> int:
-    """Tokens that a forward pass over these rows runs when shared heads run once."""
+    """Tokens that a forward pass over these rows runs if shared heads run once."""
     return sum(run.tokens for run in find_runs(rows))
 
 
 def lay_out(sequences: torch.Tensor, attention_mask: torch.Tensor, share: bool = True) -> Layout:
-    """Pack right-padded rows, (B, T) ids and (B, T) mask; ``share`` false packs each row as it is.
+    """Pack right-padded rows, (B, T) ids and (B, T) mask; ``share`` false packs whole rows.
 
     Raises ValueError for rows that are empty or padded on the left.
     """

@@ -1,4 +1,4 @@
-"""OpenRLHF's replay buffer, whose micro-batches are neighbours: groups arrive in order and stay together."""
+"""OpenRLHF's replay buffer with micro-batches of neighbouring samples, so that groups stay together."""
 
 from itertools import groupby
 from typing import Any
@@ -11,7 +11,7 @@ from openrlhf_rpo.upstream import Experience, NaiveReplayBuffer
 
 
 class GroupReplayBuffer(NaiveReplayBuffer):
-    """An item is a whole micro-batch, so upstream's shuffling draws the order of micro-batches, not of samples."""
+    """Each item is a whole micro-batch, so upstream's shuffling reorders micro-batches, not samples."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,9 +29,9 @@ class GroupReplayBuffer(NaiveReplayBuffer):
         return super().collate_fn(batch if self.dynamic_batch else batch[0])
 
     def setup_dynamic_batch(self, strategy: Any) -> None:
-        """As upstream (0.11.2), except that micro-batches are of whole groups and shared tokens count once.
+        """As upstream (0.11.2), except that micro-batches hold whole groups and shared tokens count once.
 
-        Every rank gets the same number of micro-batches in each optimizer step: that of the rank that needs the most.
+        In each optimizer step, every rank has as many micro-batches as the rank that needs the most.
         """
         group = strategy.ds_device_mesh["dp"].get_group()
         args = strategy.args
@@ -52,10 +52,10 @@ class GroupReplayBuffer(NaiveReplayBuffer):
         self.dynamic_global_batch_size = [n for (_, n), part in zip(totals.tolist(), parts, strict=True) for _ in part]
 
     def _groups(self, step: range) -> list[Unit]:
-        """Neighbours with the same prompt."""
+        """Lists of neighbours with the same prompt."""
         return [list(members) for _, members in groupby(step, key=lambda i: self.items[i].prompts)]
 
     def _tokens_and_samples(self, step: range) -> list[float]:
-        """Tokens with loss of an optimizer step on this rank, and samples that have any."""
+        """Tokens with loss in an optimizer step on this rank, and how many samples have any."""
         tokens = [float(self.items[i].action_mask.sum()) for i in step]
         return [sum(tokens), float(sum(t > 0 for t in tokens))]

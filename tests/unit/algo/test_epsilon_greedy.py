@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.update import UPDATE_RULES
-from openrlhf_rpo.algo.update.epsilon_greedy import pick
-from openrlhf_rpo.config import UpdateOptions
+from openrlhf_rpo.algo.epsilon_greedy import pick
 
 GROUP = st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 5)), min_size=1, max_size=8)
 
@@ -82,7 +80,3 @@ def test_a_single_candidate_is_the_best(seed):
 def test_without_a_candidate_there_is_nothing_to_choose():
     with pytest.raises(ValueError, match="no candidate"):
         choose([1.0], candidates=[])
-
-
-def test_every_rule_that_an_option_names_is_registered():
-    assert UpdateOptions().rule in UPDATE_RULES

@@ -4,43 +4,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.loss_mask import MODES, loss_mask
-
-LENGTH = st.integers(0, 30)
+from openrlhf_rpo.algo.loss_mask import loss_mask
 
 
 @pytest.mark.parametrize(
-    ("mode", "mask"),
+    ("loss_from", "mask"),
     [
-        ("mask", [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]),
-        ("include", [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
-        ("weighted", [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
-        ("segment", [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]),
+        (4, [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]),
+        (0, [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
+        (2, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]),
     ],
 )
-def test_worked_example(mode, mask):
-    assert loss_mask(3, 4, 3, mode, segment_start=2) == mask
+def test_worked_example(loss_from, mask):
+    assert loss_mask(3, 7, loss_from) == mask
 
 
-@given(LENGTH, LENGTH, LENGTH, st.sampled_from(MODES))
-def test_prompts_never_and_responses_always_carry_loss(prompt, prefix, response, mode):
-    mask = loss_mask(prompt, prefix, response, mode)
-    assert len(mask) == prompt + prefix + response
-    assert mask[:prompt] == [0] * prompt
-    assert mask[prompt + prefix :] == [1] * response
-
-
-@given(LENGTH, LENGTH)
-def test_with_an_empty_prefix_all_modes_are_plain_grpo(prompt, response):
-    masks = [loss_mask(prompt, 0, response, mode) for mode in MODES]
-    assert masks == [[0] * prompt + [1] * response] * len(MODES)
+@given(st.integers(0, 30), st.integers(1, 60), st.data())
+def test_prompts_never_carry_loss_and_what_follows_always_does(prompt, path, data):
+    loss_from = data.draw(st.integers(0, path - 1))
+    mask = loss_mask(prompt, path, loss_from)
+    assert len(mask) == prompt + path and sum(mask) == path - loss_from
+    assert mask == sorted(mask) and mask[:prompt] == [0] * prompt
 
 
 def test_action_mask_is_the_mask_shifted_by_one():
     """5 tokens give 4 predictions; the last two are of the response."""
-    assert loss_mask(2, 1, 2, "mask")[1:] == [0, 0, 1, 1]
+    assert loss_mask(2, 3, 1)[1:] == [0, 0, 1, 1]
 
 
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(ValueError, match="'prefix': expected mask, include, weighted, segment"):
-        loss_mask(1, 1, 1, "prefix")
+@pytest.mark.parametrize("loss_from", [-1, 3, 4])
+def test_a_sample_without_a_token_with_loss_is_refused(loss_from):
+    with pytest.raises(ValueError, match=f"loss from token {loss_from} of a path of 3"):
+        loss_mask(2, 3, loss_from)

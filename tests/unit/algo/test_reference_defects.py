@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 
-from openrlhf_rpo.algo.cut import CUT_RULES, CutRule, Stored
-from openrlhf_rpo.algo.cut.prefixes import choose_prefixes, choose_rule
-from openrlhf_rpo.algo.cut.uniform import largest_cut
-from openrlhf_rpo.algo.reward_shaping import shape_rewards
-from openrlhf_rpo.algo.update.epsilon_greedy import pick
-from openrlhf_rpo.config import CutOptions, ShapingOptions
+from openrlhf_rpo.algo.cuts import largest_cut
+from openrlhf_rpo.algo.draws import keyed_generator
+from openrlhf_rpo.algo.epsilon_greedy import pick
+from openrlhf_rpo.algo.methods import RPO, Cut, Stored
+from openrlhf_rpo.algo.methods.prefixes import choose_paths, choose_prefixes
+from openrlhf_rpo.algo.shaping import ShapingOptions, shape_rewards
 from openrlhf_rpo.types import OWN, Path, Prefix, Sample
 
 
@@ -21,11 +21,10 @@ def path(*token_ids, question_id="q", finish="length"):
     return Path(question_id, token_ids, (-0.5,) * len(token_ids), finish, 1.0, 1.0)
 
 
-def prefixes(cached, rule, n=1, step=1, **options):
-    options = CutOptions(rule="uniform", max=rule, fresh_share=0.0, **options)
-    stored = Stored({OWN: cached})
-    rule = choose_rule(stored, options, 42, step, cached.question_id)
-    return choose_prefixes(rule, stored, n, options, 42, step, cached.question_id)
+def prefixes(cached, largest, n=1, step=1, method=RPO):
+    chosen = method(cut_max=largest)
+    paths = choose_paths(chosen, Stored({OWN: cached}), n)
+    return choose_prefixes(chosen, Cut(paths, keyed_generator(42, step, cached.question_id, "cut")), 10_000)
 
 
 def test_1_shaping_takes_effect():
@@ -52,11 +51,15 @@ def test_3_alpha_is_the_options(alpha, best):
     assert shape_rewards([1.0, 1.0], [100, 300], ShapingOptions(alpha=alpha))[0] == pytest.approx(best)
 
 
-def test_4_a_short_path_loses_its_own_last_tokens_beside_a_long_one(monkeypatch):
+class ByTwo(RPO):
+    def cuts(self, cut):
+        return cut.alike(lambda: 2)
+
+
+def test_4_a_short_path_loses_its_own_last_tokens_beside_a_long_one():
     """Padded to 6 and cut by 2, the short row would lose padding only."""
-    monkeypatch.setitem(CUT_RULES, "uniform", CutRule(lambda context: (2,)))
     long, short = path(1, 2, 3, 4, 5, 6), path(7, 8, 9, question_id="r")
-    assert [prefixes(p, "fixed:2")[0].token_ids for p in (long, short)] == [(1, 2, 3, 4), (7,)]
+    assert [prefixes(p, "fixed:2", method=ByTwo)[0].token_ids for p in (long, short)] == [(1, 2, 3, 4), (7,)]
 
 
 def test_4_a_cut_of_0_keeps_the_path_instead_of_emptying_it():
@@ -77,8 +80,8 @@ def test_6_each_question_has_its_own_cut():
 
 
 def test_6_the_largest_cut_is_the_options_and_0_is_drawn():
-    assert largest_cut(1000, 80, CutOptions(max="fixed:800")) == 800
-    assert largest_cut(1000, 80, CutOptions(max="ratio:0.5")) == 40
+    assert largest_cut("fixed:800", 1000, 80) == 800
+    assert largest_cut("ratio:0.5", 1000, 80) == 40
     assert 0 in {prefixes(path(*range(10)), "fixed:3", step=step)[0].cut for step in range(50)}
 
 

@@ -1,4 +1,4 @@
-"""Real databases: SQLite files in a temporary folder, and a PostgreSQL server that the tests start; small builders.
+"""Real databases: SQLite files in a temporary folder, and a PostgreSQL server started by the tests; small builders.
 
 A test of the fixtures ``url``, ``cache`` or ``reopen`` runs on both, unless it asks for SQLite's ``file``.
 """
@@ -128,7 +128,7 @@ def file(tmp_path: File) -> File:
 
 @pytest.fixture
 def postgres_url(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Makes URLs of schemas without tables."""
+    """Creates empty schemas and returns their URLs."""
 
     def make() -> str:
         server = request.getfixturevalue("postgres_server")
@@ -144,13 +144,13 @@ def postgres_url(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @pytest.fixture
 def url(kind: str, request: pytest.FixtureRequest, postgres_url: Callable[[], str]) -> str:
-    """An empty place for a cache: a file that is not there, or a schema without tables."""
+    """Where no cache exists yet: a missing file, or a schema without tables."""
     return f"sqlite:///{request.getfixturevalue('file')}" if kind == "sqlite" else postgres_url()
 
 
 @pytest.fixture
 def where(url: str) -> str:
-    """What messages call the cache."""
+    """The cache's name in messages."""
     return place(url)[0]
 
 

@@ -1,4 +1,4 @@
-"""A process that commits steps and dies on the way. Run as: crash_child.py URL MODE"""
+"""A process that dies while committing steps. Run as: crash_child.py URL MODE"""
 
 import os
 import resource
@@ -7,7 +7,8 @@ import sys
 
 from sqlalchemy import event
 
-from openrlhf_rpo.cache import CacheError, PathCache
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.errors import CacheError
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
 

@@ -17,13 +17,13 @@ from openrlhf_rpo.cache.codec import (
 
 
 def frame(content: bytes) -> bytes:
-    """``content`` in the checksum and compression of version 1, which the first release wrote."""
+    """``content`` as encoded by version 1, which the first release wrote."""
     stream = zlib.compress(content, wbits=-15)
     return b"\x01" + zlib.crc32(stream).to_bytes(4, "little") + stream
 
 
 def second(rest: bytes) -> bytes:
-    """``rest`` in the version and checksum of version 2."""
+    """``rest`` as encoded by version 2."""
     return b"\x02" + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
@@ -100,9 +100,9 @@ def test_bytes_cut_short_are_refused(ids: list[int], data: st.DataObject) -> Non
         (b"", "version byte missing"),
         (b"\x01", "checksum of 1 bytes differs"),
         (encode_token_ids((1, 2)) + b"\x00", "checksum of .* differs"),
-        (frame(b"H\x01\x02\x03"), "no whole number"),
+        (frame(b"H\x01\x02\x03"), "not a whole number"),
         (frame(b""), "item type ''"),
-        (second(b"H\x02\x00\x00\x00\x01\x02" + zlib.compress(b"\x00", wbits=-15)), "no whole number"),
+        (second(b"H\x02\x00\x00\x00\x01\x02" + zlib.compress(b"\x00", wbits=-15)), "not a whole number"),
         (second(b"H\x02"), "damaged bytes"),
         (encode_log_probs((-1.0,)), "item type 'e'"),
     ],

@@ -1,4 +1,4 @@
-"""Every sub-command of ``openrlhf-rpo cache``, ``report`` and what ``watch`` tells, on either database by its URL."""
+"""``openrlhf-rpo cache``, ``report`` and ``watch`` on both databases."""
 
 import json
 

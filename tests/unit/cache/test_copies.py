@@ -1,4 +1,4 @@
-"""A consistent copy goes beside every checkpoint, so that the checkpoint folder alone is enough (spec section 7)."""
+"""Every checkpoint has a consistent copy of the cache, so the checkpoint folder is enough to resume (docs/resume.md)."""
 
 import os
 import sqlite3
@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from openrlhf_rpo.cache import CacheCorrupt, CacheError, CacheLocked, CacheUnwritable, PathCache
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, CacheLocked, CacheUnwritable
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.session import make_engine, parse_url
 
@@ -17,7 +18,7 @@ def copy(tmp_path) -> str:
 
 
 def empty(url: str) -> None:
-    """The database is lost: no file, no tables."""
+    """Lose the database: no file, no tables."""
     parsed, file = parse_url(url)
     if file is not None:
         file.unlink()
@@ -115,7 +116,7 @@ def test_restoring_never_replaces_a_database(cache, copy, url) -> None:
     with pytest.raises(CacheLocked):
         PathCache.restore(copy, url)
     cache.close()
-    with pytest.raises(CacheError, match="exists; remove it first"):
+    with pytest.raises(CacheError, match="exists; remove it before restoring"):
         PathCache.restore(copy, url)
 
 
@@ -160,7 +161,7 @@ def test_a_copy_is_the_same_cache_in_either_database(cache, commit, copy, there,
         assert moved.visits(["q", "s"]) == cache.visits(["q", "s"])
         commit(moved, 2, {"q": (9,)})
         commit(cache, 2, {"q": (9,)})
-        assert moved.paths(["q"]) == cache.paths(["q"])  # ids go on alike
+        assert moved.paths(["q"]) == cache.paths(["q"])  # the next ids are the same
 
 
 def test_a_missing_copy_is_named(copy, url) -> None:

@@ -1,4 +1,4 @@
-"""What is left when a process dies or the disk is full: whole steps (defect 8 of the reference code)."""
+"""Only whole steps are left when a process dies or the disk is full."""
 
 import os
 import random
@@ -7,7 +7,8 @@ import subprocess
 import pytest
 from sqlalchemy import event
 
-from openrlhf_rpo.cache import CacheLocked, CacheUnwritable, PathCache
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.errors import CacheLocked, CacheUnwritable
 
 
 @pytest.mark.parametrize("statement", ["INSERT INTO paths", "INSERT INTO visits", "INSERT INTO steps"])

@@ -1,4 +1,4 @@
-"""A flipped byte of a real file is found when the cache is opened, or hits bytes that hold nothing (docs/cache.md)."""
+"""Opening a cache finds every flipped byte that holds data (docs/cache.md)."""
 
 import os
 import random
@@ -8,7 +8,8 @@ import sqlite3
 
 import pytest
 
-from openrlhf_rpo.cache import CacheCorrupt, CacheError, PathCache, inspection
+from openrlhf_rpo.cache import PathCache, inspection
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
 QUESTIONS = [f"question-{number:02}" for number in range(24)]
@@ -39,7 +40,7 @@ def fill(cache: PathCache, steps: int, n_tokens: int = 700) -> None:
 
 
 def content(file) -> list:
-    """Every value of every table, as SQLite gives it."""
+    """Every value of every table, as SQLite returns it."""
     connection = sqlite3.connect(file)
     try:
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
@@ -49,7 +50,7 @@ def content(file) -> list:
 
 
 def read_back(cache: PathCache) -> list:
-    """Everything that the cache's own methods give."""
+    """Everything that the cache's methods return."""
     steps = range(cache.latest_step + 1)
     return [
         [list(cache.iter_paths(step)) for step in steps],
@@ -96,7 +97,7 @@ def test_a_flipped_byte_is_found_at_opening_or_hits_bytes_that_hold_nothing(fill
 
 
 def test_a_flipped_byte_in_the_log_of_a_killed_run_is_found_or_costs_its_last_steps(reopen, file, tmp_path) -> None:
-    """The log's own checksums end it there: what is read is the cache as it was at one of its steps."""
+    """SQLite's log checksums cut the log there, so the cache is read as of an earlier step."""
     with reopen() as cache:
         fill(cache, steps=4)
         folder = tmp_path / "killed"
@@ -189,16 +190,16 @@ def test_verify_names_every_damage(filled) -> None:
 
 
 def test_a_time_that_became_bytes_is_damage_wherever_it_is_read(filled, reopen) -> None:
-    """One bit of a record's header makes text bytes: SQLite's own check passes it, the column's type raises TypeError."""
+    """A bit in a record's header turns text into bytes: SQLite's check passes, but the column type raises TypeError."""
     file, _ = filled
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE steps SET created_at = CAST(created_at AS BLOB) WHERE step = 2")
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
-    with pytest.raises(CacheCorrupt, match=f"{file} is damaged: table steps cannot be read to its end"):
+    with pytest.raises(CacheCorrupt, match=f"{file} is damaged: table steps cannot be read completely"):
         reopen()
     with PathCache.open_to_read(f"sqlite:///{file}") as reader:
-        assert "table steps cannot be read to its end" in reader.verify()[0]
+        assert "table steps cannot be read completely" in reader.verify()[0]
         with pytest.raises(CacheCorrupt, match=f"{file}: a row is damaged"):
             reader.records()
 
@@ -210,7 +211,7 @@ def test_an_inspection_that_failed_for_whatever_reason_is_no_pass(filled, reopen
 
     monkeypatch.setattr(inspection, "damages", damages)
     monkeypatch.setattr(inspection, "AT_ONCE", at_once)
-    with pytest.raises(CacheError, match="could not be read to its end .RuntimeError.*unforeseen"):
+    with pytest.raises(CacheError, match="could not be read completely .RuntimeError.*unforeseen"):
         reopen().wait_until_inspected()
 
 
@@ -241,7 +242,7 @@ def test_a_file_cut_short_is_named_with_its_bytes(filled, reopen, kept) -> None:
 
 
 def test_a_cache_that_another_program_writes_is_named_and_whole_afterwards(filled, reopen) -> None:
-    """Not our lock, which names its holder, but SQLite's: a tool that has the file open in a transaction."""
+    """SQLite's own lock, held by a tool that has a transaction open on the file."""
     file, expected = filled
     other = sqlite3.connect(file, isolation_level=None)
     with reopen() as cache:

@@ -1,4 +1,4 @@
-"""What a cache says about its run: the questions behind the ids, the model, and outlines of its paths."""
+"""What a cache says about its run: questions, model, and outlines of its paths."""
 
 from alembic import command
 from sqlalchemy import create_engine, text
@@ -41,7 +41,7 @@ def test_outlines_are_every_stored_path_by_step(cache, commit) -> None:
 
 
 def test_a_database_of_the_first_schema_is_upgraded_with_its_paths(cache, url, reopen) -> None:
-    """Made by going back to that schema, which drops what is new."""
+    """Made by downgrading to that schema."""
     cache.describe(QUESTIONS, "m")
     before = cache.paths(["q", "r"])
     cache.close()

@@ -1,4 +1,4 @@
-"""Reading a cache: its steps, its lineage, beside a writer, and what pruning leaves."""
+"""Reading a cache: steps, lineage, beside a writer, and after pruning."""
 
 import random
 import tempfile
@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_rpo.cache import CacheError, PathCache
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.errors import CacheError
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
 NAMES = "abc"
 
 
 def child_of(cache: PathCache, question: str, step: int, bare: bool = False) -> Path:
-    """A path that keeps the head of the question's cached path, or starts from the bare question."""
+    """A path that keeps a prefix of the question's cached path, or starts from the bare question."""
     old = None if bare else cache.paths([question]).get(question)
     prefix = old.token_ids[:2] if old else ()
     return Path(
@@ -86,7 +87,7 @@ def test_a_reader_sees_what_is_committed_while_the_writer_goes_on(grown, url) ->
         stream = reader.iter_paths()
         first = next(stream)
         commit_children(grown, 4, {"q": False, "r": False, "s": False})
-        assert [first, *stream] == list(grown.iter_paths(step=3))  # of one moment
+        assert [first, *stream] == list(grown.iter_paths(step=3))  # one snapshot
         assert reader.latest_step == 4
         assert list(reader.iter_paths()) == list(grown.iter_paths())
 
@@ -117,7 +118,7 @@ def test_a_copy_is_read_where_nothing_can_be_written(grown, tmp_path) -> None:
 
 
 def snapshot(cache: PathCache, step: int) -> dict[str, tuple]:
-    """The cache at a step without parents, which pruning may take."""
+    """The cache at a step, without parents, because pruning may remove them."""
     return {
         path.question_id: (path.path_id, path.token_ids, path.prefix_length, path.step) for path in cache.iter_paths(step)
     } | {"visits": tuple(cache.visits(NAMES, step).values())}

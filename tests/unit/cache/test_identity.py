@@ -1,4 +1,4 @@
-"""A cache knows its run, its schema and its file; anything else is refused by name."""
+"""A cache refuses another run, schema or file and says which."""
 
 import errno
 import fcntl
@@ -10,7 +10,8 @@ import traceback
 
 import pytest
 
-from openrlhf_rpo.cache import CacheCorrupt, CacheError, CacheMismatch, CacheUnwritable, PathCache
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, CacheMismatch, CacheUnwritable
 
 
 def page_size_bytes(file) -> int:
@@ -42,7 +43,7 @@ def test_a_database_of_something_else_is_left_alone(reopen, file) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE paths (x)")
     connection.close()
-    with pytest.raises(CacheError, match="database of something else"):
+    with pytest.raises(CacheError, match="is not a path cache"):
         reopen()
     with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("paths",)]
@@ -143,7 +144,7 @@ def test_a_closed_cache_says_so(cache, commit, tmp_path) -> None:
 
 
 def refusals_without_rights(folder: str) -> list[str]:
-    """The errors of a user without rights (a forked child: root may write anywhere) on each file of ``folder``."""
+    """The errors of an unprivileged user for each file in ``folder``, from a forked child, since root may write anywhere."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -9,7 +9,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
 
-from openrlhf_rpo.cache import CacheCorrupt, CacheNewer, CacheOlder, PathCache, migrations
+from openrlhf_rpo.cache import PathCache, migrations
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheNewer, CacheOlder
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.session import make_engine
 
@@ -32,7 +33,7 @@ def test_the_migrations_build_exactly_the_models(cache, url) -> None:
 
 
 def to_first_schema(url: str) -> None:
-    """Back to the schema of the first release, with the rows that are there."""
+    """Downgrade to the schema of the first release, keeping rows."""
     run("-m", "alembic", "-x", f"url={url}", "downgrade", "0001")
 
 

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: who holds the lock, a server that is not there or goes away."""
+"""PostgreSQL only: the lock's holder, and a server that is missing or goes away."""
 
 import os
 import signal
@@ -7,7 +7,8 @@ import subprocess
 import pytest
 from sqlalchemy import create_engine, text
 
-from openrlhf_rpo.cache import CacheError, CacheLocked, CacheUnwritable, PathCache
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.errors import CacheError, CacheLocked, CacheUnwritable
 
 
 @pytest.fixture
@@ -25,6 +26,11 @@ def test_a_second_writer_is_refused_and_the_first_is_named(url, child) -> None:
     first.send_signal(signal.SIGKILL)
     first.communicate()
     PathCache.open(url, {}).close()
+
+
+def test_a_closed_cache_can_be_opened_again_at_once(url) -> None:
+    for _ in range(20):
+        PathCache.open(url, {}).close()
 
 
 def test_two_schemas_of_one_database_are_two_caches(url, postgres_url) -> None:
@@ -77,7 +83,7 @@ def test_vacuum_and_prune_leave_what_is_kept(cache, commit) -> None:
 
 
 def test_the_order_of_replay_is_that_of_sqlite(url, tmp_path, path) -> None:
-    """Databases order text by their own rules; a run must not depend on them."""
+    """A run must not depend on how a database sorts text."""
     names = ["b", "B", "a", "_", "Ä", "a-1", "a1"]
     orders = []
     for place in (url, f"sqlite:///{tmp_path}/c.db"):

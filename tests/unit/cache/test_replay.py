@@ -59,7 +59,7 @@ def test_evaluations_come_back_by_step_and_go_with_a_rollback(cache, commit) -> 
     st.data(),
 )
 def test_the_order_that_is_kept_step_by_step_is_the_order_of_the_rows(initial, history, exclude, data) -> None:
-    """The writer keeps its queue; a reader makes one from the rows."""
+    """The writer keeps its queue up to date; a reader loads it from the rows."""
     with tempfile.TemporaryDirectory() as folder, PathCache.open(f"sqlite:///{folder}/c.db", {}) as cache:
         reader = PathCache.open_to_read(f"sqlite:///{folder}/c.db")
         cache.commit_initial([Path(name, (1,), None, "stop", 1.0, 1.0) for name in sorted(initial)])

@@ -1,4 +1,4 @@
-"""The cache at step t is, for each question, the row with the largest step <= t (spec section 7)."""
+"""The cache at step t is, for each question, the row with the largest step <= t (docs/cache.md)."""
 
 import math
 import tempfile
@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from openrlhf_rpo.cache import CacheError, PathCache
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.errors import CacheError
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
 
@@ -214,7 +215,7 @@ def test_a_thousand_questions_are_read_in_chunks_without_loss(reopen, path, comm
         assert cache.count() == 1200 and cache.question_ids() == sorted(names)
 
 
-# ── How far a bulk initialisation came ──
+# ── Progress of a bulk initialisation ──
 
 
 def test_an_initialisation_says_how_far_it_came_in_the_transaction_of_its_paths(reopen, path):
@@ -223,14 +224,14 @@ def test_an_initialisation_says_how_far_it_came_in_the_transaction_of_its_paths(
         cache.commit_initial([path("a")], 10, (0, 4))
         cache.commit_initial([], 5, (1, 2))
         with pytest.raises(CacheError):
-            cache.commit_initial([path("a")], 5, (1, 7))  # a second path of one question: nothing of it is stored
+            cache.commit_initial([path("a")], 5, (1, 7))  # a second path of one question: none is stored
     with reopen() as cache:
         assert cache.initial_reached == (1, 2)
         assert cache.initial_tokens == 15
 
 
 def test_what_a_step_reads_and_writes_is_found_by_an_index(cache, commit, file) -> None:
-    """At any size: no statement of a step goes through a whole table."""
+    """No statement of a step scans a whole table."""
     commit(cache, 1, {"q": (1,), "r": None})
     cache.least_recently_visited(1)  # made once in a run
     seen: list[tuple] = []
@@ -250,7 +251,7 @@ def test_what_a_step_reads_and_writes_is_found_by_an_index(cache, commit, file) 
             assert through == [], (text, plan)
 
 
-# ── Several paths a question ──
+# ── Several paths per question ──
 
 
 def test_each_slot_has_its_own_newest_path(cache, path, visit) -> None:

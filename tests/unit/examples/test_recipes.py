@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from openrlhf_rpo.cli.options import parse
+from openrlhf_rpo.launch.options import parse
 
 BASE = "train_rpo_grpo_1.5b.sh"
 RECIPES = ["rpo_grpo_1.5b", "rpo_dapo_1.5b", "rpo_grpo_7b", "rpo_dapo_7b"]
 DAPO = {"--rpo.preset": "dapo", "--rpo.dynamic.max_batches": "10"}
-PAPER_RUNS = [*(f"train_{recipe}.sh" for recipe in RECIPES), "train_rpo_paper_preset_7b.sh"]
+PAPER_RUNS = [*(f"train_{recipe}.sh" for recipe in RECIPES), "train_rpo_paper_7b.sh"]
 
 
 @pytest.mark.parametrize("name", PAPER_RUNS)
@@ -17,7 +17,7 @@ def test_a_step_is_the_papers_96_questions_by_6_samples(shell, name):
     args = parse(shell.command(name))
     assert (args.rollout.batch_size, args.rollout.n_samples_per_prompt, args.train.batch_size) == (96, 6, 576)
     assert (args.rollout.temperature, args.rollout.max_new_tokens, args.train.num_episodes) == (0.7, 4096, 4)
-    assert (args.rpo.cut.rule, args.rpo.update.rule) == ("uniform", "epsilon_greedy")
+    assert args.rpo.method == ("paper" if name == "train_rpo_paper_7b.sh" else "rpo")
     assert (args.rpo.cut.max, args.rpo.update.epsilon, args.rpo.shaping.alpha) == ("ratio:0.5", 0.1, 0.01)
     assert (args.rpo.shaping.min, args.rpo.shaping.max) == (0.5, 1.0)
 
@@ -44,7 +44,7 @@ def test_the_four_recipes_are_two_models_by_two_estimators(shell, differences):
     ("variant", "expected"),
     [
         ("variant_without_rpo.sh", {"--rpo.enable": "false"}),
-        ("variant_without_replay.sh", {"--rpo.replay.share": "0", "--rpo.cut.fresh_share": "1"}),
+        ("variant_without_replay.sh", {"--rpo.method": "off"}),
         ("variant_without_length_reward.sh", {"--rpo.shaping.alpha": "0"}),
     ],
 )
@@ -55,10 +55,10 @@ def test_a_variant_changes_one_thing_of_any_recipe(shell, differences, variant, 
     assert recipe in parse(words).ckpt.path
 
 
-def test_the_paper_preset_leaves_no_choice_of_the_project(shell):
-    args = parse(shell.command("train_rpo_paper_preset_7b.sh"))
-    assert (args.rpo.init.mode, args.rpo.budget.rule, args.rpo.shaping.scope) == ("bulk", "factor:1.0", "all")
-    assert (args.rpo.update.admit, args.rpo.prefix_loss.mode, args.rpo.replay.share) == ("any", "include", 0.0)
+def test_the_paper_to_the_letter_leaves_no_choice_of_the_project(shell):
+    args = parse(shell.command("train_rpo_paper_7b.sh"))
+    assert args.rpo.method == "paper"
+    assert (args.rpo.init.mode, args.rpo.budget.rule, args.rpo.shaping.scope) == ("bulk", "factor:1", "all")
 
 
 def test_resuming_is_the_same_command_and_one_flag(shell):
@@ -89,7 +89,7 @@ def test_stability_compares_rpo_and_plain_grpo_in_steps_of_18_samples(shell, dif
 def test_epsilon_takes_the_papers_values_and_a_cache_that_is_never_updated(shell, differences):
     *runs, frozen = shell.commands("study_epsilon.sh")
     assert [parse(words).rpo.update.epsilon for words in runs] == [0, 0.1, 0.5, 0.9]
-    assert differences(runs[1], frozen) == {"--rpo.update.enable": "false"}
+    assert differences(runs[1], frozen) == {"--rpo.update.epsilon": "off"}
     assert {parse(words).rpo.init.mode for words in [*runs, frozen]} == {"bulk"}
 
 

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.testbed import model_dir, write_dataset
+from lab.testbed.task import CAREFUL, demonstrate
 from openrlhf_rpo import platform
-from openrlhf_rpo.cli import train_rpo_ray
-from openrlhf_rpo.cli.cluster import required_devices
-from openrlhf_rpo.cli.doctor import command as doctor
-from openrlhf_rpo.cli.options import parse
-from openrlhf_rpo.testbed import model_dir, write_dataset
-from openrlhf_rpo.testbed.task import CAREFUL, demonstrate
+from openrlhf_rpo.cli import doctor, train_rpo_ray
+from openrlhf_rpo.launch.cluster import required_devices
+from openrlhf_rpo.launch.options import parse
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = sorted(path.name for path in (ROOT / "examples" / "scripts").iterdir())
@@ -58,6 +57,7 @@ def on_the_testbed(words: list[str], testbed: Path) -> list[str]:
     instead = {
         "--actor.model_name_or_path": testbed / "model",
         "--critic.model_name_or_path": testbed / "model",
+        "--reward.model_name_or_path": testbed / "model",
         "--data.prompt_dataset": testbed / "train.jsonl",
         "--data.input_key": "question",
         "--data.label_key": "answer",
@@ -79,7 +79,7 @@ def dry_run(testbed, monkeypatch, capsys):
     monkeypatch.setenv(platform.DEVICE_ENV, platform.device())
 
     def examine(words: list[str]) -> dict[str, set[str]]:
-        doctor.run(on_the_testbed(words, testbed), as_json=True)
+        doctor.examine(on_the_testbed(words, testbed), as_json=True)
         levels: dict[str, set[str]] = {"pass": set(), "warn": set(), "fail": set()}
         for finding in json.loads(capsys.readouterr().out)["findings"]:
             levels[finding["level"]].add(finding["topic"])

@@ -1,4 +1,4 @@
-"""The testbed's tokenizer, a second one that numbers the same characters the other way round, and a small cache."""
+"""The testbed's tokenizer, a second one with reversed ids, and a small cache."""
 
 import json
 from collections.abc import Iterator
@@ -6,10 +6,10 @@ from pathlib import Path as File
 
 import pytest
 
+from lab.testbed import model_dir
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.exchange.text import load_tokenizer
-from openrlhf_rpo.run_files import tokenizer_fingerprint
-from openrlhf_rpo.testbed import model_dir
+from openrlhf_rpo.run.files import tokenizer_fingerprint
 from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
 
 QUESTIONS = [Question(f"id{i}", f"<u>{i}+{i}?", str(2 * i), text=f"{i}+{i}?") for i in range(4)]
@@ -23,7 +23,7 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> File:
-    """A folder with a tokenizer of the same characters, where id n (from 3 on) is what id 50 - n is in the testbed's."""
+    """A folder with a tokenizer in which id n >= 3 is the character that has id 50 - n in the testbed's."""
     folder = tmp_path_factory.mktemp("other")
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         (folder / name).write_bytes((model_dir("main") / name).read_bytes())

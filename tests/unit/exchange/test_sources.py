@@ -1,16 +1,16 @@
-"""What an initial cache can be imported from, and how its questions and its text are found."""
+"""Sources of an imported initial cache, and matching of their questions and texts."""
 
 import json
 
 import pytest
 
-from openrlhf_rpo.exchange.errors import ExchangeError
-from openrlhf_rpo.exchange.files import write_rows
+from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.matching import QuestionIndex, question_text
 from openrlhf_rpo.exchange.portable import SCHEMA, PortablePath, to_row
 from openrlhf_rpo.exchange.sources import DatabaseSource, ExportSource, SolutionsSource, parse_source
 from openrlhf_rpo.exchange.text import path_ids, path_text, pieces
-from openrlhf_rpo.run_files import tokenizer_fingerprint
+from openrlhf_rpo.run.files import tokenizer_fingerprint
+from openrlhf_rpo.tables import write_rows
 from openrlhf_rpo.types import Question
 
 from .conftest import QUESTIONS, TEXTS
@@ -64,7 +64,7 @@ def test_a_database_gives_its_paths_as_they_were_at_a_step(filled, url, tokenize
     assert path_text(at_0["id1"].token_ids, tokenizer) == TEXTS[1] != path_text(now["id1"].token_ids, tokenizer)
     assert at_0["id1"].log_probs == (-0.5,) * len(at_0["id1"].token_ids) and now["id1"].log_probs is None
     assert (now["id1"].score, now["id1"].reward, now["id1"].question, now["id1"].label) == (1.0, 0.5, "1+1?", "2")
-    assert all(p.text is None for p in now.values())  # nothing is decoded that is not needed
+    assert all(p.text is None for p in now.values())  # not decoded needlessly
 
 
 def test_for_another_tokenizer_a_database_gives_text(filled, url, other_tokenizer):
@@ -86,7 +86,7 @@ def test_an_export_without_text_cannot_serve_another_tokenizer(tmp_path, filled)
     write_rows(tmp_path / "a.parquet", rows, SCHEMA)
     source = ExportSource(tmp_path / "a.parquet")
     assert len(list(source.paths("theirs"))) == 4
-    with pytest.raises(ExchangeError, match="row 1: its paths are of another tokenizer.*--tokenizer MODEL"):
+    with pytest.raises(ExchangeError, match="row 1: its paths have another tokenizer.*--tokenizer MODEL"):
         list(source.paths("ours"))
 
 

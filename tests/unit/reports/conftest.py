@@ -14,10 +14,10 @@ from transformers import PreTrainedTokenizerFast
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.cli.main import main
-from openrlhf_rpo.exchange.samples import FOLDER, SampleLog
 from openrlhf_rpo.exchange.text import load_tokenizer
-from openrlhf_rpo.run_files import tokenizer_fingerprint
-from openrlhf_rpo.types import OWN, WRONG, CacheDecision, Group, Path, Prefix, Question, Sample, StepRecord, Visit
+from openrlhf_rpo.run.files import tokenizer_fingerprint
+from openrlhf_rpo.run.samples import FOLDER, SampleLog
+from openrlhf_rpo.types import OWN, CacheDecision, Group, Path, Prefix, Question, Sample, StepRecord, Visit
 
 ATTACK = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 TEXTS = [
@@ -74,7 +74,7 @@ def commit(cache: PathCache, step: int, encode: Callable, **changes: float) -> N
     parent = cache.paths(["q0"])["q0"]
     ids = parent.token_ids[:8] + encode(f" step {step} {ATTACK} 🧮")
     path = Path("q0", ids, None, "stop", 1.0, 0.75, 8, step, parent_id=parent.path_id)
-    reset = Visit("q1", step, 5, 3, 20, 4, 4 * (step % 2), "reset", step == STEPS, WRONG if step == 2 else OWN)
+    reset = Visit("q1", step, 5, 3, 20, 4, 4 * (step % 2), "reset", step == STEPS, 1 if step == 2 else OWN)
     decisions = [
         CacheDecision(path, Visit("q0", step, len(parent) - 8, 8, len(ids), 4, 2, "best")),
         CacheDecision(None, reset),

@@ -13,9 +13,9 @@ from selenium.webdriver import ActionChains, Keys
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.reports.live import LiveRun, server
-from openrlhf_rpo.reports.page import PART, Part, page
-from openrlhf_rpo.reports.plots import plots_document
-from openrlhf_rpo.types import OWN, WRONG, CacheDecision, Path, StepRecord, Visit
+from openrlhf_rpo.reports.page import Part, document, page
+from openrlhf_rpo.reports.run import Run
+from openrlhf_rpo.types import OWN, CacheDecision, Path, StepRecord, Visit
 from tests.unit.reports.conftest import ATTACK, STEPS, TEXTS
 
 
@@ -157,14 +157,14 @@ def test_a_head_from_a_wrong_path_is_not_called_pruned(browser, begin_run, encod
         return Path(question, ids, None, "stop", 1.0, 1.0, len(head), step, None, parent and parent.path_id, slot)
 
     with PathCache.open(url) as cache:
-        commit(cache, 1, "q0", child("q0", 1), child("q0", 1, slot=WRONG))
-        commit(cache, 2, "q0", child("q0", 2, cache.slots(["q0"])["q0"][WRONG]))
+        commit(cache, 1, "q0", child("q0", 1), child("q0", 1, slot=1))
+        commit(cache, 2, "q0", child("q0", 2, cache.slots(["q0"])["q0"][1]))
         commit(cache, 3, "q1", child("q1", 3, cache.paths(["q1"])["q1"]))
         cache.prune(3)
     file = tmp_path / "report.html"
     assert main(["report", str(tmp_path), "--out", str(file)]) == 0
     for question, label, note in (
-        ("q0", "kept, from another place", "a path in another place, such as a wrong or an imported one."),
+        ("q0", "kept, from another slot", "a path in another slot, such as a wrong or an imported one."),
         ("q1", "kept, pruned", "a path that was pruned."),
     ):
         open_page(browser, file, f"#questions/0/{question}")
@@ -172,7 +172,7 @@ def test_a_head_from_a_wrong_path_is_not_called_pruned(browser, begin_run, encod
         labels = browser.execute_script(
             "return [...document.querySelectorAll('#path-text .part')].map((e) => e.dataset.label)"
         )
-        assert labels[0] == label and f"Its kept head came from {note}" in texts(browser, "#detail .hint")
+        assert labels[0] == label and f"Its prefix came from {note}" in texts(browser, "#detail .hint")
 
 
 def test_a_visit_says_which_path_it_continued_and_what_comes_next(browser, written):
@@ -184,7 +184,7 @@ def test_a_visit_says_which_path_it_continued_and_what_comes_next(browser, writt
 def test_samples_that_were_kept_are_shown_with_score_and_reward(browser, written):
     open_page(browser, written, "#questions/0/q0")
     wait(browser, "document.querySelectorAll('details.sample').length === 8")
-    assert texts(browser, "details.sample summary")[0] == "1 · score 0 · reward 0.25 · 0 + 2 tokens · hit its limit"
+    assert texts(browser, "details.sample summary")[0] == "1 · score 0 · reward 0.25 · 0 + 2 tokens · hit the limit"
     browser.execute_script("document.querySelector('details.sample').open = true")
     wait(browser, "document.querySelector('details.sample .text-block')")
     assert texts(browser, "details.sample .text-block") == [f"sample {ATTACK}"]
@@ -249,16 +249,10 @@ def test_ten_thousand_questions_need_few_elements(browser, tmp_path):
         "paths": {"q": list(range(n)), "step": [0] * n, "tokens": list(range(n)), "score": [1] * n, "reward": [1] * n},
         "visits": {"q": []},
     }
-    empty = {"steps": [], "series": {}}
-    run = {"name": "r", "place": "p", "initial_tokens": 0, **empty, "evaluations": empty}
-    summary = {"notes": [], "against": [], "options": {"runs": [], "rows": []}}
-    summary["runs"] = [{"name": "r", "tiles": [], "sentences": [], "notes": []}]
-    document = {
-        **{"title": "many", "made": "", "live": None, "part": PART, "notes": [], "plots": plots_document()},
-        **{"summary": summary, "runs": [run | {"questions": {"total": n, "as_ids": False}}]},
-    }
+    content = document("many", "", [Run("r", "p", "rpo", [], [])])
+    content["runs"][0]["questions"] = {"total": n, "as_ids": False}
     file = tmp_path / "many.html"
-    file.write_text("".join(page("many", document, [Part("index-0", {"names": names, "events": events})])))
+    file.write_text("".join(page(content, [Part("index-0", {"names": names, "events": events})])))
     open_page(browser, file, "#questions")
     wait(browser, "document.querySelectorAll('.row').length")
     browser.execute_script(
@@ -272,12 +266,12 @@ def test_ten_thousand_questions_need_few_elements(browser, tmp_path):
 @pytest.fixture
 def live(begin_run: Callable, tmp_path: File, tokenizer_folder: File):
     """``watch`` without its command line: its address, and the folder of a run that has not begun."""
-    from openrlhf_rpo.cli.report.text import decoder
-    from openrlhf_rpo.cli.report.watch import _document
+    from openrlhf_rpo.reports.text import decoder
+    from openrlhf_rpo.reports.watch import empty_document
 
     folder = tmp_path / "checkpoints"
     run = LiveRun("r", f"sqlite:///{folder}/rpo_cache.db", lambda cache: (decoder(cache, None)[0], False), lambda *_: {})
-    serving = server(run, _document("r", str(folder), 0.2), 0)
+    serving = server(run, empty_document("r", str(folder), 0.2), 0)
     threading.Thread(target=serving.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{serving.server_port}", folder
     serving.shutdown()
@@ -300,12 +294,12 @@ def test_a_live_page_follows_a_run_from_before_its_beginning(browser, live, begi
     browser.execute_script("document.querySelector('.row').click()")
     wait(browser, "document.querySelectorAll('tr.choice').length === 4")
     take_step(url, 4)
-    wait(browser, "document.querySelector('.row .figures').textContent.includes('of step 4')")
+    wait(browser, "document.querySelector('.row .figures').textContent.includes('from step 4')")
     assert texts(browser, "figure[data-kept] .value") == ["0.7"]  # the plot is the same one, with its last evaluation
     with PathCache.open(url) as cache:
         cache.rollback(1)
     wait(browser, "document.getElementById('state').textContent.startsWith('step 1 of 6')")
-    wait(browser, "document.querySelector('.row .figures').textContent.includes('of step 1')")
+    wait(browser, "document.querySelector('.row .figures').textContent.includes('from step 1')")
     browser.get("about:blank")  # before the server ends
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.reports.live import HOST, LiveRun, server
+from openrlhf_rpo.reports.page import document
 from openrlhf_rpo.types import Path, Question
 
-DOCUMENT = {"title": "r", "runs": []}
+DOCUMENT = document("r", "", [], live={"interval": 3})
 
 
 @pytest.fixture

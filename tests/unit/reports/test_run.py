@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.reports.comparison import accuracy_by, at, changed_options, cost_of, differences
-from openrlhf_rpo.reports.event_files import EventFilesError, event_folder, read_event_files
+from openrlhf_rpo.reports.event_files import event_folder, read_event_files
 from openrlhf_rpo.reports.run import GENERATED, REUSED, STEP_SECONDS, Run, columns, evaluation_columns, read_run, state_of
 from openrlhf_rpo.reports.summary import summarise
 from openrlhf_rpo.types import StepRecord
@@ -69,7 +70,7 @@ def test_only_later_steps_are_read_again_unless_the_run_went_back(tmp_path, begi
         ({"records": []}, "No step was committed yet"),
         ({"planned_steps": 5}, "Unfinished: 2 of 5 steps"),
         ({"evaluations": []}, "No evaluation was recorded"),
-        ({}, "an earlier version of openrlhf_rpo wrote it"),
+        ({}, "an earlier version of openrlhf_rpo wrote"),
         ({"kept_from": 7}, "replaced before step 7 were pruned"),
         ({"notes": ("said elsewhere",)}, "said elsewhere"),
     ],
@@ -105,7 +106,7 @@ def test_event_files_of_several_runs_are_told_apart(tmp_path, plain_folder):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "events.out.tfevents.1").write_bytes(b"")
-    with pytest.raises(EventFilesError, match="the event files of 2 runs. Name one of them:\n.*/a\n.*/b"):
+    with pytest.raises(UsageError, match="the event files of 2 runs. Name one of them:\n.*/a\n.*/b"):
         event_folder(str(tmp_path))
     assert event_folder(str(tmp_path / "a")) == tmp_path / "a"
     assert event_folder(str(tmp_path / "c")) is None
@@ -113,7 +114,7 @@ def test_event_files_of_several_runs_are_told_apart(tmp_path, plain_folder):
 
 def test_event_files_of_something_else_are_refused(tmp_path):
     (tmp_path / "events.out.tfevents.1").write_bytes(b"")
-    with pytest.raises(EventFilesError, match="no figure under train/ or eval/"):
+    with pytest.raises(UsageError, match="no figure under train/ or eval/"):
         read_event_files(tmp_path, "x")
 
 
@@ -146,7 +147,7 @@ def test_runs_of_other_data_are_compared_with_a_note_that_names_what_differs():
 
 def test_a_run_that_does_not_say_what_it_is_of_is_named():
     known = build(fingerprints={"data": "d"})
-    assert "b: nothing recorded says" in differences([known, build("b", "plain")])[0]
+    assert "b: data, tokenizer and base model are not recorded" in differences([known, build("b", "plain")])[0]
     assert differences([build("b", "plain")]) == []
 
 

@@ -5,12 +5,13 @@ from dataclasses import fields
 import pytest
 import torch
 
+from openrlhf_rpo.algo.methods import RPO, Paper
 from openrlhf_rpo.rollout.experience import to_experiences
 from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 from openrlhf_rpo.upstream import Experience, balance_experiences
 
 PROMPT = (10, 11, 12)
-QUESTION = Question("q", "1+1?", "2")
+QUESTION = Question("q", "1+1?", "2", prompt_ids=PROMPT)
 PATH = Path("q", (20, 21, 22, 23, 1), (-0.1, -0.2, -0.3, -0.4, -0.5), "stop", 1.0, 1.0)
 
 
@@ -23,8 +24,11 @@ def sample(prefix, response=(30, 31, 1), finish="stop", score=1.0, shaped=0.75):
     return Sample(prefix, response, log_probs, finish, score, shaped)
 
 
-def experience(prefix, mode="mask", **fields):
-    [made] = to_experiences(Group(QUESTION, (sample(prefix, **fields),)), PROMPT, mode)
+RESPONSE, WHOLE_PATH = RPO(), Paper()
+
+
+def experience(prefix, method=RESPONSE, **fields):
+    [made] = to_experiences(Group(QUESTION, (sample(prefix, **fields),)), method)
     return made
 
 
@@ -39,35 +43,34 @@ def test_worked_example():
     torch.testing.assert_close(e.rollout_log_probs, torch.tensor(expected))
 
 
-@pytest.mark.parametrize("mode", ["include", "weighted"])
-def test_the_whole_path_carries_loss(mode):
-    assert experience(prefix(), mode).action_mask.tolist() == [[0, 0, 1, 1, 1, 1, 1, 1, 1]]
+def test_the_whole_path_carries_loss_where_the_method_says_so():
+    assert experience(prefix(), WHOLE_PATH).action_mask.tolist() == [[0, 0, 1, 1, 1, 1, 1, 1, 1]]
 
 
-@pytest.mark.parametrize("mode", ["mask", "include", "weighted"])
-def test_with_an_empty_prefix_the_modes_agree(mode):
-    e = experience(Prefix(), mode)
+@pytest.mark.parametrize("method", [RESPONSE, WHOLE_PATH], ids=["response", "path"])
+def test_with_an_empty_prefix_the_methods_agree(method):
+    e = experience(Prefix(), method)
     assert e.sequences.tolist() == [[10, 11, 12, 30, 31, 1]]
     assert e.action_mask.tolist() == [[0, 0, 1, 1, 1]]
     assert e.rollout_log_probs.tolist() == [[0.0, 0.0, -1.0, -2.0, -3.0]]
 
 
-@pytest.mark.parametrize("mode", ["mask", "include", "weighted"])
-def test_where_a_path_has_no_log_probs_its_prefix_is_masked(mode):
-    e = experience(prefix(log_probs=False), mode)
+@pytest.mark.parametrize("method", [RESPONSE, WHOLE_PATH], ids=["response", "path"])
+def test_where_a_path_has_no_log_probs_its_prefix_is_masked(method):
+    e = experience(prefix(log_probs=False), method)
     assert e.action_mask.tolist() == [[0, 0, 0, 0, 0, 0, 1, 1, 1]]
     assert e.rollout_log_probs.tolist() == [[0.0] * 6 + [-1.0, -2.0, -3.0]]
 
 
-@pytest.mark.parametrize("mode", ["mask", "include", "weighted"])
+@pytest.mark.parametrize("method", [RESPONSE, WHOLE_PATH], ids=["response", "path"])
 @pytest.mark.parametrize("log_probs", [True, False])
-def test_a_token_with_loss_never_has_a_rollout_log_prob_of_zero(mode, log_probs):
-    e = experience(prefix(log_probs=log_probs), mode)
+def test_a_token_with_loss_never_has_a_rollout_log_prob_of_zero(method, log_probs):
+    e = experience(prefix(log_probs=log_probs), method)
     assert (e.rollout_log_probs[e.action_mask.bool()] != 0).all()
 
 
 def test_a_prompt_of_one_token_loses_its_only_entry():
-    [e] = to_experiences(Group(QUESTION, (sample(prefix(2)),)), (10,), "include")
+    [e] = to_experiences(Group(Question("q", "1", "2", prompt_ids=(10,)), (sample(prefix(2)),)), WHOLE_PATH)
     assert e.action_mask.tolist() == [[1, 1, 1, 1, 1]]
 
 
@@ -95,19 +98,19 @@ def test_samples_without_a_score_wait_for_the_reward_model():
 
 def test_one_experience_a_sample_in_the_order_of_the_group():
     group = Group(QUESTION, (sample(prefix(), (30, 1)), sample(prefix(), (31, 1))))
-    assert [e.sequences[0, -2].item() for e in to_experiences(group, PROMPT, "mask")] == [30, 31]
+    assert [e.sequences[0, -2].item() for e in to_experiences(group, RESPONSE)] == [30, 31]
 
 
 # ── Through upstream's batching ──
 
 
-def group(mode="include"):
+def group():
     members = (
         sample(prefix(), (30, 31, 1)),
         sample(prefix(), (32, 1), score=0.0, shaped=0.0),
         sample(prefix(), (33,), "length"),
     )
-    return to_experiences(Group(QUESTION, members), PROMPT, mode)
+    return to_experiences(Group(QUESTION, members), WHOLE_PATH)
 
 
 def batching():

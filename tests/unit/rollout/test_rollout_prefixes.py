@@ -5,16 +5,20 @@ from collections.abc import Iterator
 import pytest
 from transformers import AutoTokenizer
 
+from lab.testbed import model_dir
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli import options
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.rollout.engine import Generated
-from openrlhf_rpo.rollout.reward_pool import RewardResult
+from openrlhf_rpo.launch import options
+from openrlhf_rpo.rollout.requests import Generated
+from openrlhf_rpo.rollout.reward_call import RewardResult
 from openrlhf_rpo.rollout.rollout import Rollout
-from openrlhf_rpo.testbed import model_dir
 from openrlhf_rpo.types import CacheDecision, Path, Prefix, Question, Rejected, StepRecord, Visit
 
-QUESTIONS = [Question("a", "a12+34?", "46"), Question("b", "a1+2?", "3"), Question("c", "b7-3?", "4")]
+TOKENIZER = AutoTokenizer.from_pretrained(model_dir("main"))
+QUESTIONS = [
+    Question(name, prompt, label, prompt_ids=tuple(TOKENIZER(prompt, add_special_tokens=False)["input_ids"]))
+    for name, prompt, label in (("a", "a12+34?", "46"), ("b", "a1+2?", "3"), ("c", "b7-3?", "4"))
+]
 END = 1
 
 
@@ -53,11 +57,6 @@ class Rewards:
         return [RewardResult((1 - i % 2) * 0.5, float(1 - i % 2), {"call": float(i)}) for i in range(len(requests))]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(model_dir("main"))
-
-
 @pytest.fixture
 def cache(tmp_path):
     """Question a has a path of 20 tokens; b has one, but its last group was all wrong; c has none."""
@@ -71,13 +70,12 @@ def cache(tmp_path):
 
 
 @pytest.fixture
-def rollout(cache, tokenizer):
+def rollout(cache):
     def make(scorer=None, **changes):
         words = {
             "actor.model_name_or_path": "model",
             "rpo.reward.functions": "math",
             "rpo.preset": "grpo",
-            "rpo.cut.rule": "uniform",
             "data.max_len": 100,
             "rollout.batch_size": 2,
             "rollout.n_samples_per_prompt": 4,
@@ -85,11 +83,10 @@ def rollout(cache, tokenizer):
             "actor.num_gpus_per_node": 1,
             "train.batch_size": 8,
             "vllm.num_engines": 1,
-            "rpo.cut.fresh_share": 0,
             "rollout.top_p": 0.9,
         } | {name.replace("__", "."): value for name, value in changes.items()}
         args = options.parse([word for name, value in words.items() for word in (f"--{name}", str(value))])
-        return Rollout(Engines(), scorer, cache, tokenizer, RPOConfig.from_namespace(args.rpo), args)
+        return Rollout(Engines(), scorer, cache, TOKENIZER, RPOConfig.from_namespace(args.rpo), args)
 
     return make
 
@@ -106,7 +103,7 @@ def test_the_engine_gets_prompt_and_prefix_as_the_ids_that_were_stored(rollout):
     group = made.roll_out(QUESTIONS[:1], 2)[0]
     prefix = group.samples[0].prefix
     assert 0 < len(prefix) < 20 and prefix.token_ids == tuple(range(2, 2 + len(prefix)))
-    assert all(request.token_ids == made.prompt_ids(QUESTIONS[0]) + prefix.token_ids for request in made.generator.groups[0])
+    assert all(request.token_ids == QUESTIONS[0].prompt_ids + prefix.token_ids for request in made.generator.groups[0])
 
 
 def test_the_members_of_a_group_share_their_prefix(rollout):
@@ -118,7 +115,7 @@ def test_a_question_without_a_path_or_after_a_reset_starts_from_the_bare_prompt(
     made = rollout()
     _, after_reset, without_path = made.roll_out(QUESTIONS, 2)
     assert {s.prefix for s in (*after_reset.samples, *without_path.samples)} == {Prefix()}
-    assert made.generator.groups[2][0].token_ids == made.prompt_ids(QUESTIONS[2])
+    assert made.generator.groups[2][0].token_ids == QUESTIONS[2].prompt_ids
 
 
 def test_prefix_and_response_make_up_the_new_path(rollout):
@@ -141,7 +138,7 @@ def test_without_a_longest_answer_the_budget_is_what_max_len_leaves(rollout):
 
 
 def test_a_factor_of_the_cut_bounds_the_budget(rollout):
-    made = rollout(rpo__budget__rule="factor:1", rpo__budget__floor=1, rpo__cut__max="fixed:10")
+    made = rollout(rpo__budget__rule="factor:1", rpo__cut__max="fixed:10")
     group = made.roll_out(QUESTIONS[:1], 2)[0]
     assert {r.max_tokens for r in made.generator.groups[0]} == {group.samples[0].prefix.cut}
 
@@ -173,7 +170,7 @@ def test_evaluation_never_sees_a_prefix(rollout):
     made = rollout()
     groups = made.sample_bare(QUESTIONS, made.sampling, -1)
     assert {s.prefix for group in groups for s in group.samples} == {Prefix()}
-    assert [group[0].token_ids for group in made.generator.groups] == [made.prompt_ids(q) for q in QUESTIONS]
+    assert [group[0].token_ids for group in made.generator.groups] == [q.prompt_ids for q in QUESTIONS]
 
 
 def test_progress_is_told_group_by_group_as_they_finish(rollout):
@@ -185,15 +182,15 @@ def test_progress_is_told_group_by_group_as_they_finish(rollout):
 # ── Rewards ──
 
 
-def test_a_reward_sees_prompt_and_whole_path_as_text(rollout, tokenizer):
+def test_a_reward_sees_prompt_and_whole_path_as_text(rollout):
     rewards = Rewards()
     made = rollout(rewards)
     group = made.roll_out(QUESTIONS[:1], 2)[0]
     request, sample = rewards.requests[0], group.samples[0]
     path = [*sample.prefix.token_ids, *sample.response_ids]
-    assert request.query == QUESTIONS[0].prompt + tokenizer.decode(path)
+    assert request.query == QUESTIONS[0].prompt + TOKENIZER.decode(path)
     assert request.query.endswith("<eos>") and not request.response.endswith("<eos>")
-    assert request.response == tokenizer.decode(path, skip_special_tokens=True)
+    assert request.response == TOKENIZER.decode(path, skip_special_tokens=True)
     assert (request.prompt, request.label, request.response_length) == ("a12+34?", "46", len(path))
 
 
@@ -227,10 +224,10 @@ def test_seconds_are_counted_by_phase(rollout):
 
 
 def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(rollout):
-    made = rollout(rpo__cut__rule="verify", rollout__top_p=1)
+    made = rollout(rpo__method="verify", rollout__top_p=1)
     verified, after_reset, _ = made.roll_out(QUESTIONS, 2)
     [[draft]] = made.generator.drafts  # question a; its one path serves all samples
-    assert draft.token_ids == (*made.prompt_ids(QUESTIONS[0]), *range(2, 21), END) and draft.n_tokens == 20
+    assert draft.token_ids == (*QUESTIONS[0].prompt_ids, *range(2, 21), END) and draft.n_tokens == 20
     assert [(len(s.prefix), s.prefix.log_probs) for s in verified.samples] == [(10, (-0.01,) * 10)] * 4
     assert {len(s.prefix) for s in after_reset.samples} == {0}
     assert made.clock.seconds["verify"] > 0
@@ -239,7 +236,7 @@ def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(r
 
 
 def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(rollout):
-    made = rollout(rpo__cut__rule="verify", rollout__top_p=1, data__max_len=27)  # 7 of the prompt, 20 of the path
+    made = rollout(rpo__method="verify", rollout__top_p=1, data__max_len=27)  # 7 of the prompt, 20 of the path
     made.generator.score = lambda groups: iter([(0, [(-0.01,) * draft.n_tokens for draft in groups[0]])])
     [group] = made.roll_out(QUESTIONS[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {19}
@@ -252,7 +249,7 @@ def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_
     visit = Visit("a", 2, 0, 0, 20, 4, 1, "best")
     cache.commit_step(StepRecord(2, 0, 2, {}), [CacheDecision(cut_off, visit)])
     for changes in ({"rollout__max_new_tokens": 20}, {"data__max_len": 27}):
-        made = rollout(rpo__cut__rule="verify", rollout__top_p=1, **changes)
+        made = rollout(rpo__method="verify", rollout__top_p=1, **changes)
         made.generator.score = lambda groups: iter([(0, [(-0.01,) * 19 + (-9.0,) * (d.n_tokens - 19) for d in groups[0]])])
         [group] = made.roll_out(QUESTIONS[:1], 3)
         assert {len(s.prefix) for s in group.samples} == {19}
@@ -260,7 +257,7 @@ def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_
 
 
 def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
-    made = rollout(rpo__cut__rule="verify", rollout__top_p=1, rollout__max_new_tokens=8)
+    made = rollout(rpo__method="verify", rollout__top_p=1, rollout__max_new_tokens=8)
     [group] = made.roll_out(QUESTIONS[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {7}
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4

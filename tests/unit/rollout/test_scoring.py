@@ -11,8 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from openrlhf_rpo.config import RewardOptions
+from openrlhf_rpo.errors import UsageError, UserError
 from openrlhf_rpo.rollout import http_rewards
-from openrlhf_rpo.rollout.reward_pool import RewardRequest
+from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.scoring import RewardFailures, check_reward_source, make_scorer
 
 FILE = """
@@ -115,7 +116,7 @@ def test_too_many_failures_stop_the_run_and_name_five(scorer, reward_file):
     # 29 of 100 are allowed, the 30th failure stops the step
     assert text.startswith("30 of 100 rewards failed, 70 were not tried any more; --rpo.reward.max_failure_share is 0.29")
     assert "question bad4: ZeroDivisionError" in text and "bad5" not in text and "and 25 more" in text
-    assert isinstance(caught.value, RuntimeError)
+    assert isinstance(caught.value, UserError) and caught.value.status == 1
 
 
 def test_a_share_of_failures_at_the_limit_is_allowed(scorer, reward_file):
@@ -245,7 +246,7 @@ def test_good_sources_pass_the_check(reward_file):
     ],
 )
 def test_a_bad_source_is_refused_before_the_run(options, urls, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UsageError, match=message):
         check_reward_source(RewardOptions(**options), urls)
 
 
@@ -259,5 +260,5 @@ def test_a_bad_source_is_refused_before_the_run(options, urls, message):
 )
 def test_a_file_is_loaded_before_the_run(tmp_path, text, message):
     (tmp_path / "reward.py").write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UsageError, match=message):
         check_reward_source(RewardOptions(), [str(tmp_path / "reward.py")])

@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 
-from openrlhf_rpo.cli import options
+from openrlhf_rpo.launch import options
 
 
 @pytest.fixture

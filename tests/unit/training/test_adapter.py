@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from openrlhf_rpo.testbed import model_dir
+from lab.testbed import model_dir
 from openrlhf_rpo.training.adapter import MergedModel, merged_adapter
 
 

@@ -7,25 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from openrlhf_rpo.cli import options
-from openrlhf_rpo.config import PrefixLossOptions, RPOConfig
+from examples.methods.history import History
+from examples.methods.tree import Tree
+from openrlhf_rpo.algo.methods import RPO, Paper
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.launch import options
 from openrlhf_rpo.rollout.experience import to_experiences
-from openrlhf_rpo.training.experience_maker import (
-    RPOExperienceMaker,
-    is_prefix,
-    prefix_token_weights,
-    rollout_log_prob_gap,
-    subtract_baselines,
-    written_share,
-)
-from openrlhf_rpo.types import Group, Prefix, Question, Sample
+from openrlhf_rpo.training.experience_maker import RPOExperienceMaker, is_prefix, rollout_log_prob_gap
+from openrlhf_rpo.types import Group, Prefix, Question, Sample, Visit
 from openrlhf_rpo.upstream import RemoteExperienceMaker
 
 PROMPT = (10, 11, 12)
-QUESTION = Question("q", "1+1?", "2")
+QUESTION = Question("q", "1+1?", "2", prompt_ids=PROMPT)
 PREFIX = Prefix((20, 21, 22, 23), (-0.1, -0.2, -0.3, -0.4), 2)
 ESTIMATORS = ["gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"]
 
@@ -44,16 +38,24 @@ def training_args(estimator="group_norm", **changes):
         "train.batch_size": 4,
         "vllm.num_engines": 1,
     } | {name.replace("__", "."): value for name, value in changes.items()}
-    return options.parse([word for name, value in words.items() for word in (f"--{name}", str(value))])
+    return options.parse(
+        [w for name, value in words.items() for w in ((f"--{name}",) if value is True else (f"--{name}", str(value)))]
+    )
 
 
-def make(cls, args, mode="mask", cap=1.0, shape=None):
-    strategy = SimpleNamespace(args=args)
-    maker = cls(None, None, None, None, SimpleNamespace(value=0.1), strategy, SimpleNamespace(pad_token_id=0))
-    if cls is RPOExperienceMaker:
-        config = RPOConfig.from_namespace(args.rpo)
-        maker.configure(replace(config, prefix_loss=PrefixLossOptions(mode=mode, cap=cap)), shape)
-    return maker
+def make(cls, args, method=None):
+    models = (
+        None,
+        None,
+        None,
+        None,
+        SimpleNamespace(value=0.1),
+        SimpleNamespace(args=args),
+        SimpleNamespace(pad_token_id=0),
+    )
+    if cls is not RPOExperienceMaker:
+        return cls(*models)
+    return cls(replace(RPOConfig.from_namespace(args.rpo), method=method or RPO()), *models)
 
 
 def sample(prefix, length, score, finish="stop"):
@@ -65,10 +67,12 @@ def two_groups(prefix=PREFIX, lengths=(3, 2, 4, 1), scores=(1.0, 0.0, 1.0, 1.0))
     return [Group(QUESTION, tuple(members[:2])), Group(QUESTION, tuple(members[2:]))]
 
 
-def experiences_of(maker, groups, mode="mask"):
+def experiences_of(maker, groups):
     """As they are after the forward passes: log-probs, values and KL are arbitrary numbers, the same each time."""
     generator = torch.Generator().manual_seed(0)
-    samples = [e for group in groups for e in to_experiences(group, PROMPT, mode)]
+    maker.groups = groups
+    method = maker.config.method if hasattr(maker, "config") else RPO()
+    samples = [e for group in groups for e in to_experiences(group, method)]
     batches = maker.split_rollout_samples(samples)
     for batch in batches:
         shape = batch.action_mask.shape
@@ -78,9 +82,9 @@ def experiences_of(maker, groups, mode="mask"):
     return batches
 
 
-def advantages_of(groups, args, mode="mask", cap=1.0, cls=RPOExperienceMaker):
-    maker = make(cls, args, mode, cap)
-    return maker.compute_advantages_and_returns(experiences_of(maker, groups, mode))
+def advantages_of(groups, args, method=None, cls=RPOExperienceMaker):
+    maker = make(cls, args, method)
+    return maker.compute_advantages_and_returns(experiences_of(maker, groups))
 
 
 def rows(experiences, field="advantages"):
@@ -98,64 +102,34 @@ def without_kl(experiences):
 
 def test_prefix_tokens_are_those_with_loss_before_the_response():
     """Rows of 3 + 4 + 3 and 3 + 4 + 2 tokens, the second padded."""
-    [batch] = experiences_of(make(RPOExperienceMaker, training_args()), two_groups()[:1], "include")
+    [batch] = experiences_of(make(RPOExperienceMaker, training_args(), Paper()), two_groups()[:1])
     #                                             p1 p2 |a  b  c  d |x  y  <end>
     assert is_prefix(batch).int().tolist() == [[0, 0, 1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0, 0]]
 
 
-@pytest.mark.parametrize(("prefix", "mode"), [(PREFIX, "mask"), (Prefix(), "include")])
-def test_without_prefix_tokens_in_the_loss_there_are_none(prefix, mode):
-    [batch] = experiences_of(make(RPOExperienceMaker, training_args()), two_groups(prefix)[:1], mode)
+@pytest.mark.parametrize(("prefix", "method"), [(PREFIX, RPO()), (Prefix(), Paper())])
+def test_without_prefix_tokens_in_the_loss_there_are_none(prefix, method):
+    [batch] = experiences_of(make(RPOExperienceMaker, training_args(), method), two_groups(prefix)[:1])
     assert not is_prefix(batch).any()
 
 
 def test_the_log_prob_gap_looks_at_responses_only():
     """mean(|-0.5 - -0.7|, |-0.5 - -0.1|, 0) = 0.2; the prefix, 5 nats away, does not count."""
-    [batch] = experiences_of(
-        make(RPOExperienceMaker, training_args()), [Group(QUESTION, (sample(PREFIX, 3, 1.0),))], "include"
-    )
+    maker = make(RPOExperienceMaker, training_args(), Paper())
+    [batch] = experiences_of(maker, [Group(QUESTION, (sample(PREFIX, 3, 1.0),))])
     batch.action_log_probs = torch.tensor([[9.0, 9.0, -5.0, -5.0, -5.0, -5.0, -0.7, -0.1, -0.5]])
     torch.testing.assert_close(rollout_log_prob_gap(batch), torch.tensor([0.2]))
-
-
-# ── Weights of prefix tokens ──
-
-LOG_PROBS = st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0)), min_size=1, max_size=6)
-
-
-@settings(deadline=None)
-@given(LOG_PROBS, st.floats(0.1, 10))
-def test_prefix_token_weights_are_those_of_the_formula(pairs, cap):
-    now, then = zip(*pairs, strict=True)
-    prefix = Prefix(tuple(range(20, 20 + len(pairs))), then, 1)
-    [e] = to_experiences(Group(QUESTION, (sample(prefix, 2, 1.0),)), PROMPT, "weighted")
-    e.action_log_probs = torch.tensor([[-1.0, -1.0, *now, -2.0, -2.0]])
-    weights = prefix_token_weights(e, cap)[0].tolist()
-    assert weights[:2] == [1.0, 1.0] and weights[-2:] == [1.0, 1.0]
-    expected = [cap if p - mu > math.log(cap) else math.exp(p - mu) for p, mu in zip(now, then, strict=True)]
-    assert weights[2:-2] == pytest.approx(expected, rel=1e-4, abs=1e-12)
-
-
-def test_weights_scale_the_advantages_of_the_prefix_alone():
-    args = training_args()
-    included = advantages_of(two_groups(), args, "include")
-    weighted = advantages_of(two_groups(), args, "weighted", cap=0.8)
-    for plain, ours in zip(included, weighted, strict=True):
-        torch.testing.assert_close(ours.advantages, plain.advantages * prefix_token_weights(ours, 0.8))
-        response = (ours.action_mask > 0) & ~is_prefix(ours)
-        torch.testing.assert_close(ours.advantages[response], plain.advantages[response])
-        torch.testing.assert_close(ours.returns, plain.returns)
 
 
 # ── Every estimator ──
 
 
-@pytest.mark.parametrize("mode", ["mask", "include", "weighted"])
+@pytest.mark.parametrize("method", [RPO(), Paper()])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_with_the_empty_prefix_the_advantages_are_upstreams(estimator, mode):
+def test_with_the_empty_prefix_the_advantages_are_upstreams(estimator, method):
     args = training_args(estimator)
-    ours = advantages_of(two_groups(Prefix()), args, mode)
-    theirs = advantages_of(two_groups(Prefix()), copy.deepcopy(args), mode, cls=RemoteExperienceMaker)
+    ours = advantages_of(two_groups(Prefix()), args, method)
+    theirs = advantages_of(two_groups(Prefix()), copy.deepcopy(args), cls=RemoteExperienceMaker)
     for a, b in zip(ours, theirs, strict=True):
         for field in ("advantages", "returns", "rewards", "response_length"):
             assert torch.equal(getattr(a, field), getattr(b, field)), field
@@ -187,9 +161,9 @@ def test_group_norm_worked_example():
 
 @pytest.mark.parametrize("estimator", ["rloo", "group_norm", "dr_grpo"])
 def test_centred_advantages_cancel_on_the_shared_prefix(estimator):
-    """include, equal weights: what the group says about a shared token adds up to nothing."""
-    maker = make(RPOExperienceMaker, training_args(estimator), "include")
-    experiences = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, two_groups(), "include")))
+    """The whole path in the loss, equal weights: what the group says about a shared token adds up to nothing."""
+    maker = make(RPOExperienceMaker, training_args(estimator), Paper())
+    experiences = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, two_groups())))
     on_prefix = torch.stack([row[2:6] for row in rows(experiences)])
     assert on_prefix[:2].abs().min() > 0.1
     torch.testing.assert_close(on_prefix[:2].sum(0), torch.zeros(4))
@@ -230,10 +204,9 @@ def test_a_penalty_comes_before_the_baseline_and_is_logged_without_it():
         rollout__n_samples_per_prompt=4,
         rollout__batch_size=1,
         reward__stop_properly_penalty_coef=0.5,
-        rpo__advantage__baseline="depth",
     )
     members = (sample(PREFIX, 3, 1.0), sample(PREFIX, 3, 1.0), sample(PREFIX, 3, 1.0, "length"), sample(PREFIX, 3, 0.0))
-    experiences = advantages_of([Group(QUESTION, members)], args)
+    experiences = advantages_of([Group(QUESTION, members)], args, Tree())
     order = [i for e in experiences for i in e.index]
     rewards, logged = (
         dict(zip(order, [x.item() for x in of], strict=True))
@@ -267,19 +240,17 @@ def unscored(maker):
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_scores_of_a_reward_model_are_shaped_in_the_order_of_the_samples(reward_model, shuffled):
-    seen = []
-
-    def shape(scores):
-        seen.append(scores)
-        return [10 * i + score for i, score in enumerate(scores)]
-
-    maker = make(RPOExperienceMaker, training_args(), shape=shape)
+def test_scores_of_a_reward_model_are_shaped_in_their_groups(reward_model, shuffled):
+    """Scores 3, 2 and 4, 1 of paths of 7, 6 and 8, 5 tokens: the longer one of each group by 1 / (1 + e^x)."""
+    maker = make(RPOExperienceMaker, training_args(rpo__shaping__alpha=1.0, rpo__shaping__min=0, rpo__shaping__max=9))
     batches = unscored(maker)
     made = maker.make_experience(batches[::-1] if shuffled else batches)
-    assert seen == [[3.0, 2.0, 4.0, 1.0]]
     by_index = {i: k for e in made for i, k in zip(e.index, zip(e.scores, e.rewards, strict=True), strict=True)}
-    assert [tuple(map(float, by_index[i])) for i in range(4)] == [(3, 3), (2, 12), (4, 24), (1, 31)]
+    longer = [1 / (1 + math.exp(x)) for x in (0.5, -0.5, 1.5, -1.5)]
+    assert [float(by_index[i][0]) for i in range(4)] == [3, 2, 4, 1]
+    assert [float(by_index[i][1]) for i in range(4)] == pytest.approx(
+        [score * x for score, x in zip((3, 2, 4, 1), longer, strict=True)]
+    )
     for e in made:
         assert (e.info["score"].tolist(), e.info["reward"].tolist()) == (e.scores.tolist(), e.rewards.tolist())
         assert e.rewards.dtype == torch.float32
@@ -292,7 +263,7 @@ def test_scores_given_at_rollout_are_not_shaped_again(reward_model, monkeypatch)
         return batches
 
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", forward)
-    maker = make(RPOExperienceMaker, training_args(), shape=lambda scores: pytest.fail("shaped"))
+    maker = make(RPOExperienceMaker, training_args(rpo__shaping__alpha=1.0))
     made = maker.make_experience(experiences_of(maker, two_groups()))
     assert [r.item() for r in rows(made, "rewards")] == [1.0, 0.0, 1.0, 1.0]
     torch.testing.assert_close(torch.cat([e.info["rollout_log_prob_gap"] for e in made]), torch.full((4,), 0.25))
@@ -316,49 +287,47 @@ def tree_args(**changes):
     )
 
 
-@pytest.mark.parametrize(
-    "estimator", ["reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"]
-)
-def test_with_the_baseline_zero_a_reward_is_the_advantage_whatever_the_estimator(estimator):
+def test_with_the_baseline_zero_a_reward_is_the_advantage():
     """Right samples of a group that agrees have one, too, and wrong ones none."""
-    args = training_args(estimator, rpo__advantage__baseline="zero")
+    args = training_args("reinforce", rpo__advantage__baseline="zero")
     maker = make(RPOExperienceMaker, args)
     made = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, two_groups())))
     of_sample = {i: a[m > 0] for e in made for i, a, m in zip(e.index, e.advantages, e.action_mask, strict=True)}
     assert {i: a.unique().tolist() for i, a in of_sample.items()} == {0: [1.0], 1: [0.0], 2: [1.0], 3: [1.0]}
-    assert args.algo.advantage.estimator == estimator
 
 
-def test_a_baseline_by_depth_reaches_the_advantages_whatever_the_micro_batches():
+def of_samples(experiences, values):
+    """Sample -> value, of values in the order of the micro-batches."""
+    return dict(zip([i for e in experiences for i in e.index], values, strict=True))
+
+
+def test_a_methods_baseline_reaches_the_advantages_whatever_the_micro_batches():
     """Rewards 1, 0, 1, 1 at depths 5, 5, 2, 2: b = 0, 1, 1, 1. Without a mean over the group r - b is the advantage."""
-    args = tree_args(rpo__advantage__baseline="depth")
-    maker = make(RPOExperienceMaker, args)
-    experiences = without_kl(experiences_of(maker, at_depths((5, 5, 2, 2), (1.0, 0.0, 1.0, 1.0), (3, 3, 3, 3))))
-    subtract_baselines(experiences, 4)
-    order = [i for e in experiences for i in e.index]
-    rewards = [r for e in experiences for r in e.rewards.tolist()]
-    assert dict(zip(order, rewards, strict=True)) == {0: 1.0, 1: -1.0, 2: 0.0, 3: 0.0}
-    assert [r for e in experiences for r in e.info["reward"].tolist()] != rewards  # what is logged stays the reward
+    maker = make(RPOExperienceMaker, tree_args(algo__advantage__no_std_norm=True), Tree())
+    made = without_kl(experiences_of(maker, at_depths((5, 5, 2, 2), (1.0, 0.0, 1.0, 1.0), (3, 3, 3, 3))))
+    made = maker.compute_advantages_and_returns(made)
+    assert of_samples(made, [r for e in made for r in e.rewards.tolist()]) == {0: 1.0, 1: -1.0, 2: 0.0, 3: 0.0}
+    assert of_samples(made, [r for e in made for r in e.info["reward"].tolist()]) == {0: 1.0, 1: 0.0, 2: 1.0, 3: 1.0}
 
 
 def test_a_baseline_from_the_history_makes_a_group_that_agrees_teach():
-    """All right, where 0.25 and 1 were expected of two depths: b = (2 * 0.25 + 1) / 3, and 1."""
-    maker = make(RPOExperienceMaker, tree_args(rpo__advantage__baseline="history"))
-    [group] = at_depths((5, 5, 2, 2), (1.0, 1.0, 1.0, 1.0), (3, 3, 3, 3))
-    members = [replace(s, expected=v) for s, v in zip(group.samples, (0.25, 0.25, 1.0, 1.0), strict=True)]
-    experiences = without_kl(experiences_of(maker, [replace(group, samples=tuple(members))]))
-    subtract_baselines(experiences, 4)
-    order = [i for e in experiences for i in e.index]
-    rewards = [r for e in experiences for r in e.rewards.tolist()]
-    assert dict(zip(order, rewards, strict=True)) == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0})
+    """All right, where one visit that wrote a half, 1 of 4 right, promised 0.3: b = (2 * 0.3 + 3) / 5."""
+    maker = make(RPOExperienceMaker, tree_args(), History())
+    visits = (Visit("q", 1, 2, 2, 9, 4, 1, "best"),)
+    members = tuple(sample(Prefix((20, 21), (-0.1, -0.1), 2), 3, 1.0) for _ in range(4))
+    made = without_kl(experiences_of(maker, [Group(QUESTION, members, visits)]))
+    made = maker.compute_advantages_and_returns(made)
+    assert [r for e in made for r in e.rewards.tolist()] == pytest.approx([1 - 3.6 / 5] * 4)
+
+
+SEGMENTS = Tree(tree_segments=True)
 
 
 def test_a_segment_is_credited_with_what_changed_between_its_ends():
     """Rewards 1, 1, 0, 1 at depths 5, 5, 2, 2: tokens 3 to 5 of the path are worth V(5) - V(2) = 1/2."""
     groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 1.0), (3, 3, 3, 3))
-    args = tree_args(rpo__advantage__baseline="depth")
-    maker = make(RPOExperienceMaker, args, "segment")
-    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups, "segment")))
+    maker = make(RPOExperienceMaker, tree_args(), SEGMENTS)
+    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups)))
     by_sample = {i: (e, row) for e in found for row, i in enumerate(e.index)}
     for i, (depth, of_response, of_segment) in enumerate([(5, 0.0, 0.5), (5, 0.0, 0.5), (2, -1.0, None), (2, 1.0, None)]):
         e, row = by_sample[i]
@@ -368,47 +337,36 @@ def test_a_segment_is_credited_with_what_changed_between_its_ends():
         assert e.returns[row][prefix].tolist() == pytest.approx([of_segment] * 3 if depth == 5 else [])
 
 
+def group_norm_args():
+    return training_args("group_norm", rollout__batch_size=1, rollout__n_samples_per_prompt=4, algo__kl__init_coef=0)
+
+
 def test_a_segments_advantage_is_in_the_unit_of_the_others():
     """group_norm: rewards 1, 1, 0, 1 have the standard deviation 1/2, so that 1/2 becomes 1."""
     groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 1.0), (3, 3, 3, 3))
-    args = training_args("group_norm", rollout__batch_size=1, rollout__n_samples_per_prompt=4, algo__kl__init_coef=0)
-    maker = make(RPOExperienceMaker, args, "segment")
-    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups, "segment")))
+    maker = make(RPOExperienceMaker, group_norm_args(), SEGMENTS)
+    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups)))
     assert [a for e in found for a in e.advantages[is_prefix(e)].tolist()] == pytest.approx([1.0] * 6)
 
 
 def test_a_segments_unit_is_of_the_rewards_and_not_of_what_a_baseline_leaves_of_them():
     """Rewards agree within each depth, so that the baseline leaves nothing: 1 / sqrt(1/3), and 0 for the responses."""
     groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 0.0), (3, 3, 3, 3))
-    changes = {"rollout__batch_size": 1, "rollout__n_samples_per_prompt": 4, "algo__kl__init_coef": 0}
-    maker = make(RPOExperienceMaker, training_args("group_norm", rpo__advantage__baseline="depth", **changes), "segment")
-    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups, "segment")))
+    maker = make(RPOExperienceMaker, group_norm_args(), SEGMENTS)
+    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups)))
     assert [a for e in found for a in e.advantages[is_prefix(e)].tolist()] == pytest.approx([math.sqrt(3)] * 6)
     assert not any(e.advantages[(e.action_mask > 0) & ~is_prefix(e)].any() for e in found)
 
 
 def test_with_one_depth_the_baseline_changes_nothing_that_is_normalized():
     groups = at_depths((4, 4, 4, 4), (1.0, 0.0, 1.0, 1.0), (3, 2, 4, 1))
-    changes = {"rollout__batch_size": 1, "rollout__n_samples_per_prompt": 4}
-    plain = advantages_of(groups, training_args("group_norm", **changes))
-    ours = advantages_of(groups, training_args("group_norm", rpo__advantage__baseline="depth", **changes))
+    plain, ours = advantages_of(groups, group_norm_args()), advantages_of(groups, group_norm_args(), Tree())
     for a, b in zip(rows(plain), rows(ours), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_by_path_a_sample_weighs_the_share_that_it_wrote():
-    """3 of 8 and 6 of 8 tokens written; a bare sample weighs 1."""
-    changes = {"rpo__advantage__weight": "path", "actor__loss_agg_mode": "seq-mean-token-mean"}
-    maker = make(RPOExperienceMaker, tree_args(**changes))
-    [one, *more] = experiences_of(maker, at_depths((5, 2, 0, 0), (1.0, 0.0, 1.0, 1.0), (3, 6, 4, 4)))
-    shares = [share for e in (one, *more) for share in written_share(e).flatten().tolist()]
-    assert sorted(shares) == [3 / 8, 6 / 8, 1.0, 1.0]
+def test_upstreams_own_penalties_are_there_again_afterwards():
+    from openrlhf.trainer.ppo_utils import experience_maker, length_penalty
 
-
-def test_a_weight_by_path_scales_every_advantage_of_a_sample():
-    groups = at_depths((5, 2, 0, 0), (1.0, 0.0, 1.0, 1.0), (3, 6, 4, 4))
-    mean = {"actor__loss_agg_mode": "seq-mean-token-mean"}
-    plain = advantages_of(groups, tree_args(**mean))
-    ours = advantages_of(groups, tree_args(rpo__advantage__weight="path", **mean))
-    for before, after in zip(plain, ours, strict=True):
-        torch.testing.assert_close(after.advantages, before.advantages * written_share(before))
+    advantages_of(two_groups(), training_args())
+    assert experience_maker.apply_length_penalties is length_penalty.apply_length_penalties

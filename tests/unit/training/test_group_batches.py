@@ -6,8 +6,9 @@ import pytest
 import ray
 import torch
 
-from openrlhf_rpo.cli import options
+from openrlhf_rpo.algo.methods import RPO
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.launch import options
 from openrlhf_rpo.rollout.experience import to_experiences
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker
 from openrlhf_rpo.types import Group, Prefix, Question, Sample
@@ -52,37 +53,39 @@ def maker(**changes):
     } | {name.replace("__", "."): value for name, value in changes.items()}
     args = options.parse([w for name, value in values.items() for w in (f"--{name}", str(value))])
     actor = Models()
-    made = RPOExperienceMaker(
-        actor, None, None, None, SimpleNamespace(value=0.0), SimpleNamespace(args=args), SimpleNamespace(pad_token_id=0)
-    )
-    made.configure(RPOConfig.from_namespace(args.rpo), None)
-    return made, actor
+    strategy, tokenizer = SimpleNamespace(args=args), SimpleNamespace(pad_token_id=0)
+    config = RPOConfig.from_namespace(args.rpo)
+    return RPOExperienceMaker(config, actor, None, None, None, SimpleNamespace(value=0.0), strategy, tokenizer), actor
 
 
-def samples():
-    groups = []
+def groups():
+    made = []
     for number, length in enumerate([9, 2, 3, 8]):
         members = tuple(
             Sample(PREFIX, (100 * number + 30 + i,) * length, (-0.5,) * length, "stop", float(i == 0), float(i == 0))
             for i in range(3)
         )
-        groups.append(Group(Question(f"q{number}", "1+1?", "2"), members))
-    return [e for group in groups for e in to_experiences(group, PROMPT, "mask")]
+        made.append(Group(Question(f"q{number}", "1+1?", "2", prompt_ids=PROMPT), members))
+    return made
+
+
+def samples():
+    return [e for group in groups() for e in to_experiences(group, RPO())]
 
 
 def test_micro_batches_are_whole_groups_and_ranks_get_equal_cost():
     """Costs 6 + 3 x (9, 2, 3, 8): the first and the last rank of two get (9, 2) and (3, 8), or (9, 3) and (2, 8)."""
     made, _ = maker()
     batches = made.split_rollout_samples(samples())
-    groups = [{i // 3 for i in batch.index} for batch in batches]
-    assert all(len(members) == 1 for members in groups) and len(groups) == 4
-    first_rank = groups[0] | groups[1]
+    kept = [{i // 3 for i in batch.index} for batch in batches]
+    assert all(len(members) == 1 for members in kept) and len(kept) == 4
+    first_rank = kept[0] | kept[1]
     assert len(first_rank & {0, 3}) == 1  # the two long groups are on different ranks
 
 
 def test_no_pass_is_made_for_old_log_probs_that_the_training_step_has():
     made, actor = maker()
-    experiences = made.make_experience_batch(samples())
+    experiences = made.make(groups(), samples())
     assert actor.asked == 0
     for experience in experiences:
         assert (
@@ -93,6 +96,6 @@ def test_no_pass_is_made_for_old_log_probs_that_the_training_step_has():
 
 def test_the_pass_is_made_where_the_policy_changes_within_a_step():
     made, actor = maker(train__batch_size=6)
-    experiences = made.make_experience_batch(samples())
+    experiences = made.make(groups(), samples())
     assert actor.asked == 4
     assert all((e.action_log_probs == -1).all() and "rollout_log_prob_gap" in e.info for e in experiences)

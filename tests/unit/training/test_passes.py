@@ -2,8 +2,8 @@
 
 import pytest
 
+from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.training.passes import cannot_share, needs_old_log_probs, shares_prefixes, sharing_mode
-from openrlhf_rpo.upstream import UsageError
 
 
 def test_one_update_a_rollout_needs_no_pass_for_old_log_probs(parsed):
@@ -20,10 +20,9 @@ def test_kl_as_a_loss_does_not_bring_the_pass_back(parsed):
         {"train__max_epochs": 2},
         {"train__batch_size": 4},
         {"algo__kl__init_coef": 0.01},
-        {"rpo__prefix_loss__mode": "weighted"},
         {"ds__lora__dropout": 0.1},
     ],
-    ids=["two epochs", "two optimizer steps", "KL in the reward", "weights of prefix tokens", "LoRA dropout"],
+    ids=["two epochs", "two optimizer steps", "KL in the reward", "LoRA dropout"],
 )
 def test_what_needs_old_log_probs_before_training_keeps_the_pass(parsed, changes):
     assert needs_old_log_probs(parsed(**changes))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from openrlhf_rpo import upstream
-from openrlhf_rpo.checkpoints import Checkpoints
+from openrlhf_rpo.run.checkpoints import Checkpoints
 from openrlhf_rpo.training.resumable import RPOCriticActor, RPOPolicyActor, load_ema, save_ema, staged
 
 

@@ -7,14 +7,14 @@ from pathlib import Path as File
 import pytest
 from datasets import load_dataset
 
+from lab.testbed import model_dir
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.cli.cache import look
-from openrlhf_rpo.cli.cache.output import visible
 from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.console import visible
 from openrlhf_rpo.exchange.text import load_tokenizer
-from openrlhf_rpo.run_files import tokenizer_fingerprint
-from openrlhf_rpo.testbed import model_dir
-from openrlhf_rpo.types import WRONG, CacheDecision, Path, Question, StepRecord, Visit
+from openrlhf_rpo.run.files import tokenizer_fingerprint
+from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
 
 TEXTS = ["1+1=2\n\\boxed{2}", "2+2=4\n\\boxed{4}"]
 QUESTIONS = [Question("aa01", "1+1?", "2", text="1+1?"), Question("ab02", "2+2?", "4", text="2+2?")]
@@ -121,11 +121,11 @@ def test_show_prints_the_same_for_people(cache):
 
 
 def test_show_lists_the_paths_that_are_kept_beside_the_questions_own(cache, document, folder, tokenizer):
-    wrong = Path("aa01", (5, 6, 7), None, "length", 0.0, 0.0, 0, 3, slot=WRONG)
+    wrong = Path("aa01", (5, 6, 7), None, "length", 0.0, 0.0, 0, 3, slot=1)
     with PathCache.open(f"sqlite:///{folder}/rpo_cache.db") as opened:
         visit = Visit("aa01", 3, 0, 0, 3, 4, 2, "best")
         opened.commit_step(StepRecord(3, 0, 3, {}), [CacheDecision(None, visit, (wrong,))])
-    assert document("show", "aa01")["others"] == [{"slot": WRONG, "step": 3, "length": 3, "score": 0.0, "reward": 0.0}]
+    assert document("show", "aa01")["others"] == [{"slot": 1, "step": 3, "length": 3, "score": 0.0, "reward": 0.0}]
     assert document("show", "aa01", "--step", 2)["others"] == []
     assert "other stored paths" in cache("show", "aa01")[1]
 

@@ -9,9 +9,10 @@ from pathlib import Path as File
 
 import pytest
 
+from lab.testbed import model_dir
+from lab.testbed.task import CAREFUL, answer, demonstrate, draw_split
 from openrlhf_rpo.cache import PathCache
-from openrlhf_rpo.testbed import model_dir
-from openrlhf_rpo.testbed.task import CAREFUL, answer, demonstrate, draw_split
+from openrlhf_rpo.cli.main import main
 
 REPOSITORY = File(__file__).parents[4]
 
@@ -59,7 +60,8 @@ def training_options(data: File, folder: File) -> list[object]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
-def test_worked_solutions_become_the_initial_cache_of_a_run(data, tmp_path) -> None:
+def test_worked_solutions_become_the_initial_cache_of_a_run(data, tmp_path, capsys) -> None:
+    """In a process of its own, so that all that is imported may speak: standard output is the answer's alone."""
     words = training_options(data, tmp_path / "run")
     done = cache_command("import", f"{data}:worked", *words, "--json")
     assert done.returncode == 0, done.stderr
@@ -71,30 +73,31 @@ def test_worked_solutions_become_the_initial_cache_of_a_run(data, tmp_path) -> N
         assert all(path.score == 1.0 and path.token_ids[-1] == 1 for path in cache.iter_paths())
         assert set(cache.fingerprints) == {"data", "tokenizer", "template", "base model"}
 
-    again = cache_command("import", f"{data}:worked", *words)
-    assert again.returncode == 2 and "is complete already" in again.stderr
+    assert main(["cache", "import", f"{data}:worked", *map(str, words)]) == 2
+    assert "is complete already" in capsys.readouterr().err
 
 
-def test_rewards_that_fail_end_it_with_what_to_do(data, tmp_path) -> None:
+def test_rewards_that_fail_end_it_with_what_to_do(data, tmp_path, capsys) -> None:
     (tmp_path / "reward.py").write_text(
         "def reward_func(queries, prompts, labels):\n    raise ValueError('no such answer')\n"
     )
     words = training_options(data, tmp_path / "run")
     place = words.index("--rpo.reward.functions")
     words[place : place + 2] = ["--reward.remote_url", tmp_path / "reward.py"]
-    done = cache_command("import", f"{data}:worked", *words, "--json")
-    assert done.returncode == 1 and "Traceback" not in done.stderr and done.stdout == ""
-    assert "rewards failed" in done.stderr and "no such answer" in done.stderr
-    assert "The same command goes on where this one stopped" in done.stderr
+    assert main(["cache", "import", f"{data}:worked", *map(str, words), "--json"]) == 1
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err and said.out == ""
+    assert "rewards failed" in said.err and "no such answer" in said.err
+    assert "Run the same command again to continue where it stopped" in said.err
 
 
-def test_a_source_that_cannot_serve_is_refused_before_anything_is_made(data, tmp_path) -> None:
+def test_a_source_that_cannot_serve_is_refused_with_what_it_has(data, tmp_path, capsys) -> None:
     words = training_options(data, tmp_path / "run")
     for source, message in (
         (f"{data}:solution", "no column 'solution'; its columns are question, answer, worked"),
         (tmp_path / "none.parquet", "there is no file"),
     ):
-        done = cache_command("import", source, *words)
-        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
-    done = cache_command("import", f"{data}:worked", *words, "--rpo.init.mode", "bulk")
-    assert done.returncode == 2 and "--rpo.init.mode: `cache import SOURCE` sets it itself" in done.stderr
+        assert main(["cache", "import", str(source), *map(str, words)]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["cache", "import", f"{data}:worked", *map(str, words), "--rpo.init.mode", "bulk"]) == 2
+    assert "--rpo.init.mode: `cache import SOURCE` sets it itself" in capsys.readouterr().err

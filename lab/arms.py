@@ -1,0 +1,74 @@
+"""The arms of the frontier by name: method, batch shape, learning rate and number of steps.
+
+Learning rates and shapes are the best ones tried for each arm, on other seeds than those of a report (``--lr`` and
+``--shape`` try others).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+# The moving average of the weights over about five steps, which is saved and evaluated at the end.
+AVERAGED = {"train.enable_ema": True, "train.ema_beta": 0.8}
+BRIEFLY = {"train.enable_ema": True, "train.ema_beta": 0.7}  # over about three steps
+RAFT = {"rpo.preset": "raft", "algo.advantage.estimator": "reinforce"}
+METHODS = Path(__file__).resolve().parents[1] / "examples" / "methods"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train: steps of questions x samples, learning rate, and options beyond the frontier's."""
+
+    name: str
+    steps: int
+    lr: float
+    questions: int = 8
+    samples: int = 4
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name with shape and learning rate, for folders and tables."""
+        return f"{self.name}-{self.questions}x{self.samples}-lr{self.lr:g}"
+
+    def named(self, name: str, **options: object) -> "Arm":
+        """A copy with another name and more options (dots as __)."""
+        added = {option.replace("__", "."): value for option, value in options.items()}
+        return replace(self, name=name, options={**self.options, **added})
+
+
+def own(name: str, file_and_class: str, **options: object) -> Arm:
+    """A method of examples/methods, with the shape of RPO."""
+    return replace(RPO, name=name, options={"rpo.method": f"{METHODS}/{file_and_class}"}).named(name, **options)
+
+
+PLAIN = Arm("grpo", 32, 3e-4, options={"rpo.enable": "false"})
+RPO = Arm("rpo", 24, 3e-4, questions=16, options={"rpo.method": "rpo"})
+VERIFY = Arm("verify", 32, 3e-4, options={"rpo.method": "verify", **AVERAGED})
+# Only what is reused differs.
+EQUAL = Arm("", 16, 5e-4, options={**RAFT, **BRIEFLY})
+
+
+def arms(level: str) -> dict[str, Arm]:
+    """Name -> arm, tuned for a level of the testbed."""
+    plain = replace(PLAIN, questions=16, steps=16) if level == "main" else PLAIN
+    every = [
+        plain,
+        replace(plain, name="grpo_averaged", options={**plain.options, **AVERAGED}),
+        replace(EQUAL, name="raft", options={**EQUAL.options, "rpo.method": "off"}),
+        replace(EQUAL, name="rpo_raft", options={**EQUAL.options, "rpo.method": "rpo"}),
+        replace(EQUAL, name="verify_raft", options={**EQUAL.options, "rpo.method": "verify"}),
+        Arm("paper", 32, 3e-5, options={"rpo.method": "paper"}),
+        RPO,
+        RPO.named("rpo_averaged", **{k.replace(".", "__"): v for k, v in AVERAGED.items()}),
+        RPO.named("uncertain", rpo__cut__at="uncertain", rpo__cut__max="ratio:1"),
+        VERIFY,
+        own("adaptive", "adaptive.py:Adaptive"),
+        own("tree", "tree.py:Tree"),
+        own("tree_segments", "tree.py:Tree", rpo__tree__segments="true", algo__advantage__estimator="reinforce"),
+        own("failure", "failure.py:Failure"),
+        own("pivot", "pivot.py:Pivot"),
+        own("expert", "expert.py:Expert", rpo__init__mode="import", rpo__init__source="{data}/solutions.jsonl:solution"),
+        replace(own("history", "history.py:History", algo__advantage__estimator="reinforce"), steps=16),
+    ]
+    return {arm.name: arm for arm in every}

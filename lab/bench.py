@@ -1,0 +1,97 @@
+"""Run a benchmark: ``make bench NAME=frontier QUICK=1``, or ``python -m lab.bench NAME --help``.
+
+A benchmark is a module with ``add_arguments(parser)`` and ``run(args)``, which returns its figures as a dictionary. They are
+printed as one JSON object in the last line; ``--report FILE`` also writes FILE.json and a readable FILE.md. The exit status
+is 1 if the figures have ``"ok": false``.
+"""
+
+import argparse
+import datetime
+import importlib
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from openrlhf_rpo.errors import guarded
+from openrlhf_rpo.evaluation.result import hardware, versions
+
+BENCHMARKS = {  # name -> module below lab, what it measures
+    "frontier": ("frontier", "accuracy against generated tokens and seconds, method by method"),
+    "ceiling": ("ceiling", "the mistakes that a trained policy still makes"),
+    "kill-resume": ("kill_resume", "runs killed at random moments, resumed, and compared bit by bit"),
+    "cache-scale": ("scale.cache_scale", "the path cache from 1,000 to 100,000 questions"),
+    "report-scale": ("scale.report_scale", "the report's page at 10 to 10,000 questions, in a browser"),
+    "shared-prefix": ("scale.shared_prefix", "forward and backward of a group with its prefix run once"),
+    "shared-prefix-steps": ("scale.shared_prefix_steps", "whole training steps with and without shared prefixes"),
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the benchmark that ``words`` name; its exit status. Raises UserError."""
+    args = build_parser(words).parse_args(words)
+    if args.report is not None:
+        args.report.parent.mkdir(parents=True, exist_ok=True)
+    figures = args.run(args)
+    print(json.dumps(figures))
+    return int(figures.get("ok") is False)
+
+
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the benchmarks, with the arguments of the one that ``words`` name."""
+    parser = argparse.ArgumentParser(prog="python -m lab.bench", description=(__doc__ or "").split("\n\n")[0])
+    subs = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name, (module, text) in BENCHMARKS.items():
+        sub = subs.add_parser(name, help=text, allow_abbrev=False)
+        if words[:1] == [name]:
+            benchmark = importlib.import_module(f"lab.{module}")
+            sub.description, sub.formatter_class = benchmark.__doc__, argparse.RawDescriptionHelpFormatter
+            sub.add_argument("--quick", action="store_true", help="a small version, to see that it works")
+            sub.add_argument("--report", type=Path, metavar="FILE", help="write FILE.json, FILE.md and plots")
+            benchmark.add_arguments(sub)
+            sub.set_defaults(run=benchmark.run)
+    return parser
+
+
+def about() -> dict[str, Any]:
+    """Date, command, hardware and versions, for every report."""
+    command = ["python -m lab.bench", *sys.argv[1:]]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(command),
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+
+
+def header(title: str, known: dict[str, Any]) -> list[str]:
+    """The first lines of a Markdown report; ``known`` is from ``about``."""
+    machine = known["hardware"]
+    gpus = ", ".join(machine["gpus"]) or "no GPU"
+    return [
+        f"# {title} ({known['date']})",
+        "",
+        f"{machine['cores']} cores ({machine['machine']}), {machine['memory_gib']:g} GiB, {gpus}. "
+        + ", ".join(f"{name} {number}" for name, number in known["versions"].items())
+        + ".",
+        "",
+        f"    {known['command']}",
+        "",
+    ]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def write_report(file: Path | None, figures: dict[str, Any], lines: Sequence[str]) -> None:
+    """Write FILE.json and FILE.md, unless ``file`` is None."""
+    if file is not None:
+        file.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+        file.with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: main(sys.argv[1:])))

@@ -1,0 +1,320 @@
+"""Held-out accuracy of each method against generated tokens and against seconds.
+
+Every run uses the real command (Ray, DeepSpeed, vLLM) on the testbed's base models. Accuracy is from the bare question at
+temperature 1: during training (--eval.steps), and of the trained model with 8 samples per question (`openrlhf-rpo eval`),
+which also gives pass@8. Generated tokens are all those sampled for training, including the initial cache but not
+evaluations. Seconds are those of training steps (rollout, rewards, forward passes, optimizer, weight sync, cache), without
+start-up and evaluations.
+
+    make bench NAME=frontier QUICK=1                                 one arm, one level, a few steps
+    python -m lab.bench frontier --seeds 0 1 2 --report FILE         finished runs are not run again
+    python -m lab.bench frontier --arms rpo --seeds 100 --lr 1e-4 3e-4 --shape 8x4 16x4    tune on a separate seed
+
+The figures: level -> arm -> accuracy, accuracy_sd, pass_at_8, tokens_per_sample, generated_tokens, seconds, and the curve.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from lab.arms import Arm, arms
+from lab.bench import about, header, table, write_report
+from lab.command import TASK, TRAINING, option_words
+from lab.figures import RunFigures, read_run
+from lab.plot import save_plot
+from lab.runs import Run, Variant, finished, record_of, words_of
+from lab.testbed import model_dir, write_dataset
+from lab.testbed.task import CAREFUL, demonstrate
+from lab.training import Job, in_turn
+from openrlhf_rpo.errors import Failed, UsageError
+from openrlhf_rpo.reports.comparison import at
+from openrlhf_rpo.run.files import contents_of
+
+N_TRAIN, N_HELDOUT, EVAL_SAMPLES, END_SAMPLES = 128, 128, 1, 8
+COLUMNS = (
+    *("arm", "shape, lr", "accuracy at the end", "pass@8", "tokens per sample", "generated tokens", "seconds of steps"),
+    *("truncated", "groups without variance"),
+)
+BUDGETS = (20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000)
+BASE = {
+    **TRAINING,
+    "eval.temperature": 1.0,
+    "eval.n_samples_per_prompt": EVAL_SAMPLES,
+    "actor.lr_scheduler": "constant",
+    "rollout.micro_batch_size": 16,
+    "train.micro_batch_size": 16,
+    "ckpt.best_metric_key": "none",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An arm on a level, with the run that trains it."""
+
+    level: str
+    arm: Arm
+    job: Job
+
+    @property
+    def seed(self) -> int:
+        return self.job.run.seed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=["main", "hard"])
+    parser.add_argument("--arms", nargs="+", default=["raft", "rpo_raft", "verify_raft"], choices=arms("main"))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--lr", nargs="+", type=float, help="learning rates to try instead of each arm's own")
+    parser.add_argument("--shape", nargs="+", metavar="QxS", help="questions x samples per step to try, same total")
+    parser.add_argument("--steps", type=int, help="length of every run (default: each arm's own)")
+    parser.add_argument("--evaluations", type=int, default=8, help="evaluations per run")
+    parser.add_argument("--out", type=Path, default=Path("runs/frontier"), help="runs are kept here and reused")
+    parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Train and evaluate unfinished runs, and summarize all."""
+    if args.quick:
+        args.levels, args.seeds, args.arms, args.evaluations, args.steps = ["main"], [0], ["rpo"], 1, 8
+    chosen = {level: list(varied(args, level)) for level in args.levels}
+    # Seed by seed with alternating arms, so that drift of the machine affects all arms alike.
+    cells = [cell(args, level, arm, seed) for seed in args.seeds for level, some in chosen.items() for arm in some]
+    if args.finished:
+        cells = [one for one in cells if finished(one.job.run)]
+    for _ in in_turn([one.job for one in cells if not finished(one.job.run)]):
+        pass
+    results = [(one, figures_of(one)) for one in cells]
+    levels: dict[str, Any] = {}
+    for level, some in chosen.items():
+        levels[level] = {"base": base_accuracy(level)}
+        for arm in some:
+            if found := [figures for one, figures in results if (one.level, one.arm) == (level, arm)]:
+                levels[level][arm.label if args.lr or args.shape else arm.name] = summarize(found, arm, level)
+    figures = about() | {"levels": levels, "evaluation": _evaluation()}
+    write_report(args.report, figures, page(figures, args.report))
+    if args.report:
+        plot(levels, args.report.with_suffix(".png"))
+    return figures
+
+
+def varied(args: argparse.Namespace, level: str) -> list[Arm]:
+    """The arms of a level in every requested shape and learning rate."""
+    found = []
+    for name, lr, shape in itertools.product(args.arms, args.lr or [None], args.shape or [None]):
+        arm = arms(level)[name]
+        if shape is not None:
+            questions, samples = _shape(shape)
+            steps = max(1, round(arm.steps * arm.questions * arm.samples / (questions * samples)))
+            arm = replace(arm, questions=questions, samples=samples, steps=steps)
+        found.append(replace(arm, lr=lr or arm.lr, steps=args.steps or arm.steps))
+    return found
+
+
+def _shape(text: str) -> tuple[int, int]:
+    questions, _, samples = text.partition("x")
+    if not (questions.isdigit() and samples.isdigit()):
+        raise UsageError(f"--shape {text}: questions x samples, such as 8x4")
+    return int(questions), int(samples)
+
+
+def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
+    """Write the data of an arm's run, and build its command."""
+    out = args.out.resolve() / level
+    episodes = -(-arm.steps * arm.questions // N_TRAIN)
+    # As many questions as the steps need.
+    data = out / "data" / str(arm.steps * arm.questions // episodes)
+    train, held_out = write_dataset(level, data, N_TRAIN, N_HELDOUT, seed=0)
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[: int(data.name)]))
+    write_solutions(train)
+    options = {
+        **BASE,
+        "actor.model_name_or_path": model_dir(level),
+        "data.prompt_dataset": train,
+        "eval.dataset": held_out,
+        "eval.steps": max(1, arm.steps // args.evaluations),
+        "rollout.batch_size": arm.questions,
+        "rollout.n_samples_per_prompt": arm.samples,
+        "train.batch_size": arm.questions * arm.samples,
+        "train.num_episodes": episodes,
+        "actor.adam.lr": arm.lr,
+        **{name: str(v).format(data=data) if isinstance(v, str) else v for name, v in arm.options.items()},
+    }
+    variant = Variant(arm.label, options)
+    training = Run(variant, seed, out / f"{arm.label}-{arm.steps}" / f"seed{seed}")
+    return Cell(level, arm, Job(training, words_of([], training), contents_of(str(train), str(held_out))))
+
+
+def write_solutions(train: Path) -> None:
+    """Write ``solutions.jsonl`` beside the questions: careful demonstrations without mistakes."""
+    records = [json.loads(line) for line in train.read_text().splitlines()]
+    for record in records:
+        record["solution"] = demonstrate(record["question"], CAREFUL, random.Random(record["question"]))
+    train.with_name("solutions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def figures_of(one: Cell) -> dict[str, Any]:
+    """The curve (generated tokens, seconds of steps, accuracy), the means over the steps, and the final figures."""
+    folder = one.job.run.folder
+    figures = read_run(folder, record_of(one.job.run))
+    without = [step.no_variance for step in figures.steps if step.no_variance is not None]
+    tokens, clock = _cumulated(figures)
+    return {
+        "seed": one.seed,
+        "curve": [(tokens[step], clock[step], accuracy) for step, accuracy, _ in figures.evaluations],
+        "generated_tokens": tokens[figures.steps[-1].step],  # plain OpenRLHF's last evaluation may be earlier
+        "seconds": clock[figures.steps[-1].step],
+        "tokens_per_sample": figures.generated,
+        "truncated": figures.truncated,
+        "no_variance": fmean(without) if without else None,
+        "phases": {phase: total / len(figures.steps) for phase, total in figures.seconds().items()},
+        "end": end_figures(folder, one.job.data),
+    }
+
+
+def _cumulated(figures: RunFigures) -> tuple[dict[int, int], dict[int, float]]:
+    """Step -> generated tokens so far, and step -> seconds so far."""
+    tokens, clock = {0: figures.initial_tokens}, {0: 0.0}
+    for step in figures.steps:
+        tokens[step.step] = tokens[step.step - 1] + step.tokens
+        clock[step.step] = clock[step.step - 1] + step.seconds["step_total"]
+    return tokens, clock
+
+
+def end_figures(folder: Path, data: Mapping[str, str]) -> dict[str, Any]:
+    """Evaluate the trained model on the held-out questions, END_SAMPLES samples each, once. Raises Failed."""
+    held_out = next(name for name in data if name.endswith("heldout.jsonl"))
+    asked = ["--data", held_out, "--samples", END_SAMPLES, "--temperature", 1, "--out", folder / "end"]
+    command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "eval", folder / "model", *asked, *option_words(TASK)]
+    if not list((folder / "end").glob("*.json")):
+        with (folder / "end.txt").open("w") as log:
+            status = subprocess.run([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT).returncode
+        if status:
+            raise Failed(f"the evaluation of {folder} ended with status {status}, see {log.name}")
+    [result] = (folder / "end").glob("*.json")
+    return json.loads(result.read_text())["figures"]
+
+
+def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dict[str, Any]:
+    """Means and standard deviations over seeds: final figures, and accuracy at each budget of generated tokens."""
+    finals = [r["end"]["accuracy"] for r in results]
+    pass_at_8 = [r["end"]["pass_at_k"]["8"] for r in results]
+    base, at_budget = base_accuracy(level), {}
+    for budget in BUDGETS:
+        values = [v for v in (at_tokens(r["curve"], base, budget) for r in results) if v is not None]
+        if values:
+            at_budget[str(budget)] = [round(fmean(values), 4), round(spread(values), 4), len(values)]
+    without = [r["no_variance"] for r in results if r["no_variance"] is not None]
+    return {
+        "accuracy": round(fmean(finals), 4),
+        "accuracy_sd": round(spread(finals), 4),
+        "pass_at_8": round(fmean(pass_at_8), 4),
+        "pass_at_8_sd": round(spread(pass_at_8), 4),
+        "tokens_per_sample": round(fmean(r["tokens_per_sample"] for r in results), 1),
+        "generated_tokens": round(fmean(r["generated_tokens"] for r in results)),
+        "seconds": round(fmean(r["seconds"] for r in results), 1),
+        "truncated_rate": round(fmean(r["truncated"] for r in results), 4),
+        "groups_without_variance": round(fmean(without), 4) if without else None,
+        "phases": {k: round(fmean(r["phases"].get(k, 0.0) for r in results), 3) for k in results[0]["phases"]},
+        "at_tokens": at_budget,
+        "seeds": [r["seed"] for r in results],
+        "lr": arm.lr,
+        "shape": f"{arm.questions}x{arm.samples}",
+        "curves": [[[round(t), round(s, 1), round(a, 4)] for t, s, a in r["curve"]] for r in results],
+    }
+
+
+def base_accuracy(level: str) -> float:
+    """Accuracy of the base model."""
+    return json.loads((model_dir(level) / "figures.json").read_text())["pass@1"]
+
+
+def at_tokens(curve: Sequence[Sequence[float]], base: float, budget: float) -> float | None:
+    """Accuracy at ``budget`` generated tokens by linear interpolation; None past the end of the run."""
+    return at([(0.0, base), *((p[0], p[2]) for p in curve if p[0] > 0)], budget)
+
+
+def spread(values: Sequence[float]) -> float:
+    """Standard deviation; 0 for one value."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+# ── The report ──
+
+
+def plot(levels: Mapping[str, Any], path: Path) -> None:
+    """Plot accuracy against tokens and seconds, a row per level; means over seeds, with evaluations as points."""
+    names = list(dict.fromkeys(name for by_arm in levels.values() for name in by_arm if name != "base"))
+
+    def draw(figure: Any, axes: Any) -> None:
+        for row, (level, by_arm) in zip(axes.reshape(-1, 2), levels.items(), strict=True):
+            for (name, s), (column, axis) in itertools.product(by_arm.items(), enumerate(row)):
+                if name != "base":
+                    curve = mean_curve(s["curves"])
+                    style = {"color": f"C{names.index(name) % 10}", "ls": "-" if names.index(name) < 10 else "--"}
+                    axis.plot([p[column] for p in curve], [p[2] for p in curve], label=name, lw=1.2, marker=".", **style)
+            for axis, label in zip(row, ("generated tokens, including initial cache", "seconds of steps"), strict=True):
+                axis.set(xlabel=label, ylabel="held-out accuracy at temperature 1", ylim=(0, 1), title=f"level {level}")
+
+    save_plot(path, draw, panels=2, rows=len(levels))
+
+
+def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """The mean of each point; the runs of an arm evaluate at the same steps."""
+    return [[fmean(values) for values in zip(*points, strict=True)] for points in zip(*curves, strict=True)]
+
+
+def page(figures: Mapping[str, Any], file: Path | None) -> list[str]:
+    """The report as Markdown, two tables per level, without conclusions."""
+    lines = header("Accuracy against generated tokens", dict(figures)) + [f"{figures['evaluation']}.", ""]
+    lines += [f"![curves]({file.stem}.png)", ""] if file else []
+    for level, by_arm in figures["levels"].items():
+        rows = {arm: s for arm, s in by_arm.items() if arm != "base"}
+        lines += [
+            f"## Level {level} (base accuracy {by_arm['base']:.3f})",
+            "",
+            *table(COLUMNS, [_row(arm, s) for arm, s in rows.items()]),
+            "",
+            "Accuracy at a budget of generated tokens (linear interpolation; mean ± standard deviation over seeds):",
+            "",
+            *table(["arm", *(f"{b // 1000}k" for b in BUDGETS)], [_budget_row(arm, s) for arm, s in rows.items()]),
+            "",
+            "Seconds per step by phase (mean):",
+            "",
+        ]
+        for arm, s in rows.items():
+            phases = sorted(s["phases"].items(), key=lambda item: -item[1])
+            lines += [f"- {arm}: " + ", ".join(f"{k} {v:.2f}" for k, v in phases)]
+        lines += [""]
+    return lines
+
+
+def _row(arm: str, s: Mapping[str, Any]) -> list[str]:
+    return [
+        arm,
+        f"{s['shape']}, {s['lr']:g}",
+        f"{s['accuracy']:.3f} ± {s['accuracy_sd']:.3f} ({len(s['seeds'])})",
+        f"{s['pass_at_8']:.3f} ± {s['pass_at_8_sd']:.3f}",
+        f"{s['tokens_per_sample']:.0f}",
+        f"{s['generated_tokens']:,}",
+        f"{s['seconds']:.0f}",
+        f"{s['truncated_rate']:.1%}",
+        "-" if s["groups_without_variance"] is None else f"{s['groups_without_variance']:.0%}",
+    ]
+
+
+def _budget_row(arm: str, s: Mapping[str, Any]) -> list[str]:
+    cells = [s["at_tokens"].get(str(b)) for b in BUDGETS]
+    return [arm, *(f"{c[0]:.2f} ± {c[1]:.2f} ({c[2]})" if c else "" for c in cells)]
+
+
+def _evaluation() -> str:
+    along, end = f"{EVAL_SAMPLES} sample each during training", f"{END_SAMPLES} at the end"
+    return f"{N_HELDOUT} held-out questions at temperature 1, {along}, {end}"

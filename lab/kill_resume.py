@@ -1,0 +1,396 @@
+"""Kill and resume a training run at random moments, and compare it with an uninterrupted run.
+
+Every run is the real command (Ray, DeepSpeed, vLLM) on the testbed with full determinism. A kill is SIGKILL to all of
+the run's processes. A chain starts a run, kills it several times, lets the last attempt finish, and compares database, final
+weights and the optimizer of the last checkpoint with those of the uninterrupted run, bit by bit.
+
+    make bench NAME=kill-resume QUICK=1                            three kills
+    python -m lab.bench kill-resume --kills 100 --parallel 2 --report lab/results/DATE-kill-resume
+
+The figures: kills, differences, and where the kills hit; "ok" if nothing differs and nothing failed.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, inspect, text
+from tqdm import tqdm
+
+from lab.attempt import Attempt
+from lab.bench import about, header, table, write_report
+from lab.command import TRAINING, train_command
+from lab.compare import differences
+from lab.testbed import model_dir, write_dataset
+from openrlhf_rpo.upstream import STAGING
+
+QUESTIONS = 16
+BASE = {
+    **TRAINING,
+    "data.max_len": 640,
+    "eval.steps": 3,
+    "eval.temperature": 1.0,
+    "eval.n_samples_per_prompt": 2,
+    "rollout.batch_size": 4,
+    "rollout.n_samples_per_prompt": 4,
+    "rollout.micro_batch_size": 8,
+    "train.batch_size": 16,
+    "train.micro_batch_size": 8,
+    "train.num_episodes": 2,
+    "train.full_determinism_enable": True,
+    "actor.adam.lr": 1e-4,
+    "ckpt.save_steps": 2,
+    "ckpt.max_num": 2,
+}
+CONFIGURATIONS = {
+    # The paper's data order: 8 steps of 4 are two episodes of 16 questions.
+    "bulk": {"rpo.init.mode": "bulk", "rpo.replay.share": 0},
+    # Groups without signal are replaced, so steps take different numbers of questions, also across the end of an episode.
+    "dynamic": {
+        "algo.dynamic_filtering_enable": True,
+        "rpo.dynamic.keep": "rewards",
+        "rpo.shaping.alpha": 0.01,
+        "rpo.replay.share": 0.5,
+    },
+    # Several paths per question, each scored by the engine before it is cut.
+    "verify": {"rpo.method": "verify", "rpo.replay.share": 0.5},
+    # State that OpenRLHF's checkpoints omit or store separately: moving average, critic, adaptive KL coefficient.
+    "critic": {
+        "algo.advantage.estimator": "gae",
+        "critic.model_name_or_path": model_dir("main"),
+        "critic.num_gpus_per_node": 1,
+        "ref.num_gpus_per_node": 1,
+        "algo.kl.init_coef": 0.01,
+        "algo.kl.target": 0.1,
+        "train.enable_ema": True,
+    },
+}
+
+
+@dataclass
+class Kill:
+    """A kill: its plan, the phase and step it hit, and seconds since the start."""
+
+    plan: str
+    phase: str
+    step: int
+    seconds: float
+
+
+@dataclass
+class Result:
+    """A finished chain."""
+
+    configuration: str
+    number: int
+    kills: list[Kill] = field(default_factory=list)
+    repeated_starts: int = 0  # Ray failed to start on an overloaded machine, and the command was repeated
+    differences: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def command(configuration: str, folder: Path, resume: bool) -> list[str]:
+    train, held_out = write_dataset("main", folder / "data", QUESTIONS, 4, seed=0)
+    options = {
+        **BASE,
+        **CONFIGURATIONS[configuration],
+        "actor.model_name_or_path": model_dir("main"),
+        "data.prompt_dataset": train,
+        "eval.dataset": held_out,
+        "ckpt.path": folder / "checkpoints",
+        "ckpt.output_dir": folder / "model",
+        **({"ckpt.load_enable": True} if resume else {}),
+    }
+    return train_command(options)
+
+
+# ── Where to kill, and where it hit ──
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kill ``delay`` seconds after ``when`` becomes true."""
+
+    name: str
+    when: Callable[[Attempt], bool]
+    delay: float
+
+
+def draw_plan(rng: random.Random, folder: Path, first: bool) -> Plan:
+    """A random moment. Most plans wait for training, so that the chain progresses between kills."""
+
+    def call(name: str) -> Callable[[Attempt], bool]:
+        return lambda attempt: name in attempt.calls()
+
+    staging = folder / "checkpoints" / STAGING
+    if first and rng.random() < 0.6:
+        return Plan("initial cache", call("trainer.fit"), rng.uniform(0.5, 15))
+    plans = {"start-up": 1, "any moment": 5, "steps": 5, "forward": 1, "train": 2, "commit": 3, "checkpoint": 5}
+    kind = rng.choices(list(plans), list(plans.values()))[0]
+    if kind == "start-up":
+        return Plan(kind, lambda attempt: True, rng.uniform(1, 30))
+    if kind == "any moment":
+        return Plan(kind, call("trainer.fit"), rng.uniform(0, 12))
+    if kind == "checkpoint":
+        # Leftovers of an earlier attempt are gone by then.
+        return Plan(kind, lambda attempt: staging.exists() and "trainer.fit" in attempt.calls(), rng.uniform(0, 0.5))
+    if kind == "forward":
+        return Plan(kind, call("policy.forward"), rng.uniform(0, 0.3))
+    if kind == "train":
+        return Plan(kind, call("policy.fit"), rng.uniform(0, 1))
+    steps = rng.randint(1, 2)
+    if kind == "steps":
+        return Plan(kind, lambda attempt: attempt.output().count(") step ") >= steps, rng.uniform(0, 4))
+    return Plan("commit", _EndOf("policy.broadcast_to_vllm", steps), rng.uniform(0, 0.06))
+
+
+class _EndOf:
+    """True after a call has started and ended ``times`` times: a step is committed right after its weight sync."""
+
+    def __init__(self, call: str, times: int) -> None:
+        self.call, self.left, self.inside = call, times, False
+
+    def __call__(self, attempt: Attempt) -> bool:
+        now = self.call in attempt.calls()
+        self.left -= self.inside and not now
+        self.inside = now
+        return self.left <= 0
+
+
+def phase(folder: Path, calls: set[str], plan: Plan) -> tuple[str, int]:
+    """What the killed run was doing, from its actors' last calls and its files; and its last step."""
+    initialised, step, evaluated = read_state(folder)
+    staging = folder / "checkpoints" / STAGING
+    if "policy.save_model" in calls:
+        return "saving the model", step
+    if "trainer.fit" not in calls:
+        return "start-up", step
+    if staging.exists():
+        copying = any(staging.rglob("rpo_cache.db*"))
+        return ("database copy, publishing" if copying else "writing a checkpoint"), step
+    if not initialised:
+        return "initial cache", step
+    for call, name in (("fit", "training"), ("forward", "log-probs"), ("broadcast_to_vllm", "weight sync")):
+        if f"policy.{call}" in calls:
+            return name, step
+    if plan.name == "commit":
+        return "around the commit", step
+    due = step % BASE["eval.steps"] == 0 and step not in evaluated
+    return ("evaluation" if due else "rollout, rewards"), step
+
+
+def read_state(folder: Path) -> tuple[bool, int, set[int]]:
+    """Whether C(0) is complete, the last step, the evaluated steps. Reads a copy, because opening repairs a database."""
+    if not (folder / "checkpoints" / "rpo_cache.db").exists():
+        return False, 0, set()
+    with tempfile.TemporaryDirectory() as temporary:
+        for file in (folder / "checkpoints").glob("rpo_cache.db*"):
+            shutil.copy(file, temporary)
+        engine = create_engine(f"sqlite:///{temporary}/rpo_cache.db")
+        with engine.connect() as connection:
+            tables = set(inspect(connection).get_table_names())
+            if "steps" not in tables:
+                return False, 0, set()
+            done = connection.execute(text("SELECT value FROM runs WHERE key = 'initialised'")).first()
+            step = connection.execute(text("SELECT max(step) FROM steps")).scalar()
+            evaluated = set(connection.execute(text("SELECT step FROM evaluations")).scalars())
+        engine.dispose()
+    return done is not None, step or 0, evaluated
+
+
+# ── Chains ──
+
+
+def wait_for(attempt: Attempt, plan: Plan, timeout: float) -> bool:
+    """Wait for the planned moment; False if the run ends before it."""
+    deadline = time.perf_counter() + timeout
+    due = None
+    while attempt.root.poll() is None:
+        now = time.perf_counter()
+        if due is None and plan.when(attempt):
+            due = now + plan.delay
+        if due is not None and now >= due:
+            return True
+        if now > deadline:
+            raise TimeoutError(f"{attempt.log_file}: still running after {timeout:.0f} s")
+        pause = 0.05 if due is None else max(0.0, min(0.05, due - now))
+        time.sleep(0.005 if plan.name in ("commit", "checkpoint") and attempt.actors else pause)
+    return False
+
+
+def run_chain(configuration: str, number: int, kills: int, out: Path, on_kill: Callable[[], object]) -> Result:
+    """Kill and resume a run at most ``kills`` times, let it finish, compare. The folder is kept if something differs."""
+    rng = random.Random(f"{configuration} {number}")
+    folder = out / f"chain-{number}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    result, started = Result(configuration, number), time.perf_counter()
+    for n in itertools.count():
+        attempt = Attempt(command(configuration, folder, resume=n > 0), folder / "log.txt")
+        # After its last kill a chain runs to its end.
+        plan = draw_plan(rng, folder, n == 0) if len(result.kills) < kills else Plan("none", lambda attempt: False, 0)
+        try:
+            reached = wait_for(attempt, plan, timeout=900)
+            calls = attempt.calls()
+        finally:
+            attempt.kill()
+        if not reached and attempt.never_started() and result.repeated_starts < 10:
+            result.repeated_starts += 1
+            continue
+        if not reached:
+            break
+        name, step = phase(folder, calls, plan)
+        result.kills.append(Kill(plan.name, name, step, round(time.perf_counter() - attempt.started, 1)))
+        on_kill()
+    if attempt.root.returncode:
+        tail = "\n".join(attempt.output().splitlines()[-15:])
+        result.failures.append(f"attempt {n + 1} ended with status {attempt.root.returncode}: {tail}")
+    else:
+        result.differences = compare(folder, out / f"uninterrupted-{configuration}-0")
+    result.seconds = round(time.perf_counter() - started, 1)
+    (out / f"chain-{number}.json").write_text(json.dumps(asdict(result), indent=1))
+    if not result.differences and not result.failures:
+        shutil.rmtree(folder)
+    return result
+
+
+def compare(folder: Path, other: Path) -> list[str]:
+    return differences(folder / "checkpoints", folder / "model", other / "checkpoints", other / "model")
+
+
+def run_uninterrupted(configuration: str, folder: Path) -> None:
+    if (folder / "model").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    attempt = Attempt(command(configuration, folder, resume=False), folder / "log.txt")
+    try:
+        attempt.root.wait(timeout=900)
+    finally:
+        attempt.kill()
+    if attempt.never_started():
+        return run_uninterrupted(configuration, folder)
+    if attempt.root.returncode:
+        raise RuntimeError(f"the uninterrupted run ended with status {attempt.root.returncode}, see {folder}/log.txt")
+
+
+def read_result(file: Path) -> Result:
+    data = json.loads(file.read_text())
+    return Result(**data | {"kills": [Kill(**kill) for kill in data["kills"]]})
+
+
+def run_all(args: argparse.Namespace, out: Path) -> tuple[list[Result], dict[str, list[str]]]:
+    """Run chains up to ``--kills`` kills, and compare two uninterrupted runs of each configuration as a control.
+
+    Finished runs and chains in ``out`` count and are not repeated.
+    """
+    copies = 1 if args.quick or args.only is not None else 2
+    jobs = [(c, out / f"uninterrupted-{c}-{i}") for c in args.configurations for i in range(copies)]
+    with ThreadPoolExecutor(args.parallel) as pool:
+        list(tqdm(pool.map(lambda job: run_uninterrupted(*job), jobs), total=len(jobs), unit="run", desc="Uninterrupted"))
+    pairs = {c: [folder for name, folder in jobs if name == c] for c in args.configurations}
+    control = {c: compare(folders[0], folders[-1]) for c, folders in pairs.items()}
+    numbers, lock, results = itertools.count() if args.only is None else iter([args.only]), threading.Lock(), []
+    bar = tqdm(total=args.kills, unit="kill", desc="Kills")
+
+    def work(_worker: int) -> None:
+        while True:
+            with lock:
+                done = sum(len(r.kills) for r in results)
+                number = next(numbers, None)
+            if number is None or done >= args.kills:
+                return
+            file = out / f"chain-{number}.json"
+            configuration = args.configurations[number % len(args.configurations)]
+            kills = 3 if args.quick else random.Random(f"kills {number}").randint(8, 14)
+            if file.exists():
+                result = read_result(file)
+                bar.update(len(result.kills))
+            else:
+                result = run_chain(configuration, number, min(kills, args.kills - done), out, bar.update)
+            with lock:
+                results.append(result)
+            bar.set_postfix_str(f"{sum(bool(r.differences or r.failures) for r in results)} chains differ or failed")
+
+    with bar, ThreadPoolExecutor(args.parallel) as pool:
+        list(pool.map(work, range(args.parallel)))
+    return results, control
+
+
+def page(figures: dict[str, Any], results: list[Result]) -> list[str]:
+    """The report as Markdown: the result, where the kills hit, and a table of chains."""
+    kills = [kill for result in results for kill in result.kills]
+    steps = {name: [k.step for k in kills if k.phase == name] for name in figures["phases"]}
+    control = ", ".join(f"{c}: {n}" for c, n in figures["control_differences"].items())
+    return [
+        *header("Runs killed and resumed", figures),
+        f"**{figures['kills']} kills in {figures['chains']} chains: {figures['differences']} differences, "
+        f"{figures['failed_resumes']} failed resumes.**",
+        "",
+        "Every run is the real command on the testbed (Ray, DeepSpeed, vLLM) with full determinism: 4 of 16 questions per",
+        "step, 4 samples each, two episodes, a checkpoint every 2 steps, an evaluation every 3. `bulk` samples the initial",
+        "cache before training and follows the paper's data order across the end of the episode; `dynamic` replaces groups",
+        "without signal, so its data end at an unplanned step. A kill is SIGKILL to all processes of the run. The last",
+        "attempt of a chain runs to its end. Then every row of the database (except times), every tensor of the final",
+        "model, and weights, optimizer and states of the last checkpoint are compared with those of the uninterrupted run.",
+        f"Two uninterrupted runs differ from each other in: {control} places. Ray failed to start",
+        f"{figures['repeated_starts']} times on the loaded machine; those starts were repeated and do not count.",
+        "",
+        *table(
+            ["the run was in", "kills", "after steps"],
+            [(name, str(n), f"{min(steps[name])} to {max(steps[name])}") for name, n in figures["phases"].items()],
+        ),
+        "",
+        *table(
+            ["chain", "configuration", "kills", "differences", "failed resumes"],
+            [
+                (str(r.number), r.configuration, *(str(len(x)) for x in (r.kills, r.differences, r.failures)))
+                for r in sorted(results, key=lambda r: r.number)
+            ],
+        ),
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--configurations", nargs="+", default=["bulk", "dynamic"], choices=list(CONFIGURATIONS))
+    parser.add_argument("--only", type=int, help="run this chain only, to spread chains over processes")
+    parser.add_argument("--parallel", type=int, default=1, help="chains at a time; a run takes about 5 GB of memory")
+    parser.add_argument("--out", type=Path, default=Path("runs/kill_resume"), help="finished runs and chains are kept here")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the chains and report."""
+    if args.quick:
+        args.kills, args.configurations = min(args.kills, 3), args.configurations[:1]
+    started = time.perf_counter()
+    results, control = run_all(args, args.out.resolve())
+    kills = [kill for result in results for kill in result.kills]
+    differing, failed = sum(len(r.differences) for r in results), sum(len(r.failures) for r in results)
+    figures = about() | {
+        "ok": not differing and not failed,
+        "kills": len(kills),
+        "differences": differing,
+        "failed_resumes": failed,
+        "phases": dict(Counter(kill.phase for kill in kills).most_common()),
+        "plans": dict(Counter(kill.plan for kill in kills).most_common()),
+        "chains": len(results),
+        "repeated_starts": sum(r.repeated_starts for r in results),
+        "control_differences": {c: len(found) for c, found in control.items()},
+        "seconds": round(time.perf_counter() - started),
+        "configurations": {c: {k: str(v) for k, v in (BASE | CONFIGURATIONS[c]).items()} for c in args.configurations},
+    }
+    write_report(args.report, figures | {"runs": [asdict(r) for r in results]}, page(figures, results))
+    return figures

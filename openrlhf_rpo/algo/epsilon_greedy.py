@@ -1,0 +1,60 @@
+"""Which sample replaces the stored path (paper section 3.3).
+
+::
+
+    u ~ U(0, 1);  u <= epsilon: argmax R_i  (ties: the shorter path, then the first)
+                  otherwise:    one of the *other* candidates, each equally likely
+
+Epsilon is the probability of the *best* sample. With the paper's 0.1, a suboptimal path is stored most of the time. Example:
+rewards 0.7, 0.9, 0.5, all candidates, epsilon 0.1: the second with probability 0.1, the others with 0.45 each.
+Degenerate cases: a single candidate is always taken. ``off`` stores nothing and keeps the initial cache.
+"""
+
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.option import SHARE, number_or_off, option
+
+
+def epsilon_option() -> Any:
+    """``--rpo.update.epsilon``; None is ``off``."""
+    return option(
+        0.1,
+        "probability of storing the best sample instead of another one; off keeps the initial cache",
+        bounds=SHARE,
+        parse=number_or_off,
+    )
+
+
+def need_initial_cache(epsilon: float | None, args: SimpleNamespace) -> None:
+    """Raises UsageError if nothing would ever be stored."""
+    if epsilon is None and args.rpo.init.mode == "progressive":
+        raise UsageError(
+            "--rpo.update.epsilon off keeps the initial cache, but --rpo.init.mode progressive starts with an empty one, "
+            "so nothing would ever be replayed: add --rpo.init.mode bulk or import"
+        )
+
+
+def pick(
+    rewards: Sequence[float],
+    path_lengths: Sequence[int],
+    candidates: Sequence[int],
+    epsilon: float,
+    generator: random.Random,
+) -> tuple[int, str]:
+    """The index of the sample to store, and "best" or "random".
+
+    ``rewards`` (shaped) and ``path_lengths`` (tokens) cover the whole group, ``candidates`` are indices into it. Raises
+    ValueError if there is no candidate.
+    """
+    if not candidates:
+        raise ValueError("no candidate to choose from")
+    best = min(candidates, key=lambda i: (-rewards[i], path_lengths[i], i))
+    others = [i for i in candidates if i != best]
+    u = generator.random()
+    if u <= epsilon or not others:
+        return best, "best"
+    return generator.choice(others), "random"

@@ -1,0 +1,39 @@
+"""Load a user's method, FILE.py:NAME."""
+
+import functools
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from typing import TypeVar
+
+from openrlhf_rpo.errors import UsageError
+
+T = TypeVar("T")
+
+
+class MethodError(UsageError):
+    """The method does not exist or cannot be loaded."""
+
+
+@functools.cache  # always the same class object within a process
+def load(spec: str, base: type[T]) -> type[T]:
+    """The class that ``spec``, FILE.py:NAME, names. Raises MethodError if it is missing or not a subclass of ``base``."""
+    file, _, name = spec.rpartition(":")
+    if not os.path.isfile(file):
+        raise MethodError(f"--rpo.method {spec}: there is no file {file!r}; a method of your own is FILE.py:NAME")
+    module_spec = importlib.util.spec_from_file_location(re.sub(r"\W", "_", f"rpo_method_{os.path.abspath(file)}"), file)
+    assert module_spec is not None and module_spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module  # where dataclasses resolve annotations
+    try:
+        module_spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise MethodError(f"--rpo.method {spec}: {file} cannot be imported: {type(error).__name__}: {error}") from error
+    if name not in vars(module):
+        raise MethodError(f"--rpo.method {spec}: {file} has no {name!r}")
+    found = vars(module)[name]
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        raise MethodError(f"--rpo.method {spec}: {name!r} is no subclass of {base.__module__}.{base.__qualname__}")
+    return found

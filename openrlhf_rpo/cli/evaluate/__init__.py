@@ -1,1 +1,0 @@
-"""``openrlhf-rpo eval``: models on files and benchmarks, from the bare question."""

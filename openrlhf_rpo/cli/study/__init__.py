@@ -1,1 +1,0 @@
-"""``openrlhf-rpo study NAME``: the paper's claims, measured."""

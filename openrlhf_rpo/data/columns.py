@@ -1,0 +1,56 @@
+"""The columns of question and answer: given, or guessed from the names that data sets use."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from openrlhf_rpo.errors import UsageError
+
+QUESTION = ("question", "problem", "prompt", "query", "instruction", "input")
+ANSWER = (
+    "answer",
+    "label",
+    "final_answer",
+    "ground_truth",
+    "expected_answer",
+    "reward_model.ground_truth",
+    "target",
+    "solution",
+    "output",
+)
+
+
+def choose(flag: str, given: str | None, usual: Sequence[str], columns: Sequence[str]) -> str:
+    """The column ``given``, or the one with the first of the ``usual`` names, ignoring case.
+
+    Raises UsageError, with all columns and the nearest one, when there is none.
+    """
+    listed = f"the columns are {', '.join(columns) or 'none'}"
+    if given is not None:
+        if given in columns:
+            return given
+        near = difflib.get_close_matches(given, columns, n=1, cutoff=0.5)
+        raise UsageError(
+            f"{flag} {given}: there is no such column" + (f"; did you mean {near[0]}?" if near else ";") + f" {listed}"
+        )
+    by_name = {column.lower(): column for column in reversed(columns)}
+    found = next((by_name[name] for name in usual if name in by_name), None)
+    if found is None:
+        raise UsageError(f"{flag} is missing, and no column has a usual name ({', '.join(usual)}): {listed}")
+    return found
+
+
+def text(value: Any) -> str | None:
+    """A value as stripped text: 42.0 as 42, a list of one as its item, a chat message as its content.
+
+    None for missing values and for longer lists.
+    """
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, dict):
+        value = value.get("content")
+    if isinstance(value, float):
+        if value != value:
+            return None
+        value = int(value) if value.is_integer() else value
+    return str(value).strip() if isinstance(value, str | int | float) else None

@@ -1,0 +1,73 @@
+"""The rows to prepare: local files or data sets on the hub, through the ``datasets`` library."""
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from openrlhf_rpo.errors import UsageError
+
+_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+
+
+def load(names: Sequence[str], config: str | None, split: str) -> list[Any]:
+    """A ``datasets.Dataset`` for each name, with nested fields as dotted columns (``reward_model.ground_truth``).
+
+    A name with a known suffix is a file; any other is a folder or a data set on the hub, read by ``config`` and ``split``.
+    Raises UsageError for what is missing, cannot be read, or cannot be fetched.
+    """
+    return [_load(name, config, split) for name in names]
+
+
+def is_file(name: str) -> bool:
+    """Whether ``name`` has the suffix of a file that ``load`` reads."""
+    return _suffix(name) in _BUILDERS
+
+
+def rows(tables: Sequence[Any], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of all tables, with only these columns."""
+    for table in tables:
+        yield from table.select_columns(list(dict.fromkeys(columns)))
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def _load(name: str, config: str | None, split: str) -> Any:
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+
+    if is_file(name) and not os.path.isfile(name):
+        raise UsageError(f"there is no file {name}")
+    if os.path.isfile(name) and not is_file(name):
+        raise UsageError(f"{name}: the name of a file must end in {', '.join(_BUILDERS)}")
+    try:
+        table = _load_file(name) if is_file(name) else load_dataset(name, config, split=split)
+        return table.flatten()
+    except StopIteration as error:  # what ``datasets`` raises for an empty file
+        raise UsageError(f"{name} is empty") from error
+    except (DatasetNotFoundError, ConnectionError) as error:
+        part, file = f"'{name}'" + (f", '{config}'" if config else ""), f"{name.rsplit('/')[-1]}.parquet"
+        raise UsageError(
+            f"{name} cannot be fetched: {error}\n"
+            "There is no such file or folder here, so it was looked up on the hub. Without a network, write it to a file on "
+            f"a machine with one,\n    python -c \"from datasets import load_dataset; load_dataset({part}, split='{split}')"
+            f".to_parquet('{file}')\"\nand use that file: openrlhf-rpo data {file} ..."
+        ) from error
+    except (OSError, ValueError, DatasetGenerationError) as error:
+        raise UsageError(f"{name} cannot be read: {error.__cause__ or error}") from error
+
+
+def _load_file(name: str) -> Any:
+    from datasets import Features, Value, load_dataset
+
+    options: dict[str, Any] = {}
+    if _suffix(name) == ".csv":  # as text: 007 stays 007, an empty field is not a missing number
+        options = {"features": Features({c: Value("string") for c in _header(name)}), "keep_default_na": False}
+    return load_dataset(_BUILDERS[_suffix(name)], data_files=name, split="train", **options)
+
+
+def _header(name: str) -> list[str]:
+    with open(name, encoding="utf-8-sig", newline="") as lines:
+        return next(csv.reader(lines), [])

@@ -1,0 +1,61 @@
+"""Errors for the user: their base class, and the one place that prints them and sets the exit status."""
+
+import sys
+import unicodedata
+from collections.abc import Callable
+from typing import ClassVar
+
+
+class UserError(Exception):
+    """Printed without a traceback. The message says what is wrong, where, and what to do.
+
+    ``status`` is the exit status: 2 for a command that cannot run as given, 1 for one that failed while running.
+    """
+
+    status: ClassVar[int] = 2
+
+
+class OptionError(UserError):
+    """An ``--rpo.*`` option has an invalid value."""
+
+
+class UsageError(UserError):
+    """Arguments contradict each other, or name something that is missing or of the wrong kind."""
+
+
+class UpstreamError(UserError):
+    """OpenRLHF is missing, or its version is unsupported."""
+
+
+class ExchangeError(UserError):
+    """A file or other source of paths cannot be read or written."""
+
+
+class Failed(UserError):
+    """The command started but could not finish."""
+
+    status = 1
+
+
+_HARMLESS = "\n\t"
+# Control, format (direction overrides, zero width), surrogate and private characters, line and paragraph separators.
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+def visible(text: str) -> str:
+    """The text with every character that could control a terminal escaped."""
+    return "".join(
+        c.encode("unicode_escape").decode() if c not in _HARMLESS and unicodedata.category(c) in _UNSAFE else c for c in text
+    )
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command and return its exit status: after a ``UserError``, which is printed, the error's; after Ctrl-C, 130."""
+    try:
+        return command()
+    except UserError as error:
+        print(f"error: {visible(str(error))}", file=sys.stderr, flush=True)
+        return error.status
+    except KeyboardInterrupt as interrupt:  # its message, if any, says what is safe
+        print(f"interrupted\n{interrupt}".strip(), file=sys.stderr, flush=True)
+        return 130

@@ -1,0 +1,213 @@
+"""Ray for a run: the devices that a command needs, the connection, and failures of the cluster."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_rpo import platform
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.launch.failures import chain_of
+from openrlhf_rpo.platform.cpu import FLOAT32
+
+Need = tuple[str, int, str]  # component, number of devices, the flags that set it
+
+
+def required_devices(args: SimpleNamespace) -> list[Need]:
+    """Devices by component, as OpenRLHF's ``train`` will request them: GPUs, or CPUs on a CPU host."""
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
+    critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
+    reward = 0 if args.reward.remote_url else args.reward.num_nodes * args.reward.num_gpus_per_node
+    if args.train.colocate_all or args.train.colocate_actor_ref:
+        reference = 0
+    if args.train.colocate_all and not args.train.async_enable:
+        engines = 0
+    if args.train.colocate_critic_reward and critic:
+        reward = 0  # these two get their own devices even with colocate_all
+    elif args.train.colocate_all:
+        critic = reward = 0
+    needs = [
+        ("actor", actors, "--actor.num_nodes x --actor.num_gpus_per_node"),
+        ("vLLM engines", engines, "--vllm.num_engines x --vllm.tensor_parallel_size"),
+        ("reference", reference, "--ref.num_nodes x --ref.num_gpus_per_node (none with --algo.kl.init_coef 0)"),
+        ("critic", critic, "--critic.num_nodes x --critic.num_gpus_per_node"),
+        ("reward model", reward, "--reward.num_nodes x --reward.num_gpus_per_node"),
+    ]
+    return [need for need in needs if need[1]]
+
+
+def check_resources(needs: list[Need], available: dict[str, float], kind: str) -> None:
+    """Raises UsageError when the cluster has too few: Ray would wait silently for ever."""
+    total = sum(number for _, number, _ in needs)
+    have = int(available.get(kind, 0))
+    if total <= have:
+        return
+    asked = "\n".join(f"  {what}: {number} ({flags})" for what, number, flags in needs)
+    remedy = f"start Ray with --num-{kind.lower()}s {total} or more" if kind == "CPU" else "add GPUs to the cluster"
+    raise UsageError(
+        f"this command asks for {total} {kind}s, the Ray cluster has {have}:\n{asked}\n"
+        f"Lower one of these flags, colocate with --train.colocate_all, or {remedy}."
+    )
+
+
+def check_devices(needs: list[Need], available: dict[str, float], device: str) -> None:
+    """``check_resources`` for every kind of device that the run uses."""
+    for kind in ("GPU", "CPU") if device == "cuda" else ("CPU",):  # a process with a GPU also takes a CPU
+        check_resources(needs, available, kind)
+
+
+def choose_device(args: SimpleNamespace) -> str:
+    """ "cpu" or "cuda", from --rpo.device; call it before importing OpenRLHF, which is patched for the device.
+
+    With RAY_ADDRESS the cluster decides: its head node, where the driver may run, need not have a GPU.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    ask_cluster = address and args.rpo.device == "auto"
+    gpus = resources_of(address)[0].get("GPU", 0.0) if ask_cluster else 0.0
+    device = platform.choose(args.rpo.device, gpus)
+    if device == "cpu":
+        adapt_options_to_cpu(args)
+    return device
+
+
+def connect(args: SimpleNamespace, device: str) -> None:
+    """Connect to the cluster at RAY_ADDRESS (set in a submitted job), else to this host's Ray, else start one.
+
+    On a CPU host without RAY_ADDRESS, always start one. Raises UsageError when the cluster has too few devices.
+    """
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS")
+    needs = required_devices(args)
+    platform.prepare()
+    runtime_env = {
+        "worker_process_setup_hook": platform.SETUP_HOOK,
+        "env_vars": {
+            "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
+            "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN"),
+            "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"),
+            **platform.worker_env(),
+        },
+    }
+    if address:
+        join(address, runtime_env=runtime_env)
+    elif device == "cpu":
+        # Each process takes one CPU in Ray's books, and a laptop may run more processes than it has cores. "local",
+        # because the number of CPUs of a Ray that is already running cannot be set.
+        cpus = max(os.cpu_count() or 1, sum(n for _, n, _ in needs))
+        start_patiently(
+            lambda: ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, runtime_env=runtime_env)
+        )
+    else:
+        ray.init(runtime_env=runtime_env)
+    try:
+        _check_joined(needs, device, patience=5 if address else 0)
+    except UsageError:
+        ray.shutdown()
+        raise
+
+
+def _check_joined(needs: list[Need], device: str, patience: float) -> None:
+    """``check_devices`` of the cluster, retried for ``patience`` seconds: a node registers just after ``ray start``."""
+    import ray
+
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return check_devices(needs, ray.cluster_resources(), device)
+        except UsageError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.5)
+
+
+def join(address: str, **options: Any) -> None:
+    """Connect to the cluster at ``address``. Raises UsageError when none answers there."""
+    import ray
+
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"RAY_ADDRESS {address} is Ray Client: data, cache and checkpoints would be read on this machine and "
+            "written on the cluster's head. Submit the command with `ray job submit`, or run it on a node of the cluster"
+        )
+    remedy = "start one with `ray start --head`, correct the address, or unset it"
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit():  # Ray would try silently for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        ray.init(address=address, **options)
+    except OSError as error:  # ConnectionError is one
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): {remedy}") from error
+
+
+def resources_of(address: str) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Resources of the cluster at ``address``: in total, and of each live node. Raises UsageError."""
+    import ray
+
+    join(address, log_to_driver=False)
+    try:
+        return ray.cluster_resources(), [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    finally:
+        ray.shutdown()
+
+
+def settled(error: BaseException, patience: float = 45) -> BaseException:
+    """The error itself, or the one that names the dead process once Ray knows it, after at most ``patience`` seconds.
+
+    A call to a process whose node has just died fails with "unavailable", which names nothing. Ray takes seconds to find
+    the cause, half a minute when the node no longer answers.
+    """
+    from ray._private.state import actors  # ray.util.state needs the dashboard
+    from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+    first = chain_of(error)[-1]
+    if not isinstance(first, ActorUnavailableError):
+        return error
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        actor = actors(first.actor_id)
+        if actor.get("State") == "DEAD":
+            return ActorDiedError(actor["DeathCause"].actor_died_error_context)
+        time.sleep(1)
+    return error
+
+
+def disconnect() -> None:
+    """Leave the cluster; a local one stops, and the last output of its processes is printed."""
+    import ray
+
+    ray.shutdown()
+
+
+def start_patiently(start: Callable[[], object], attempts: int = 3) -> None:
+    """Start a local Ray, retrying timeouts: Ray gives its node 30 seconds, which a busy laptop may exceed."""
+    for left in reversed(range(attempts)):
+        try:
+            start()
+            return
+        except Exception as error:  # Ray raises nothing narrower
+            if "timed out during startup" not in str(error) or not left:
+                raise
+            print("Ray did not come up within its 30 seconds, this host is busy: trying again", flush=True)
+
+
+def adapt_options_to_cpu(args: SimpleNamespace) -> None:
+    """Replace options that have no CPU form where the result is the same. Raises UsageError for the others."""
+    if args.ds.packing_samples or args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1:
+        raise UsageError(
+            "--ds.packing_samples, --train.dynamic_batch_enable, --ds.ring_attn_size and --ds.tensor_parallel_size "
+            "need flash-attention and a GPU: leave them out on a CPU host"
+        )
+    if args.vllm.tensor_parallel_size > 1 or args.vllm.enable_sleep:
+        raise UsageError("--vllm.tensor_parallel_size > 1 and --vllm.enable_sleep need a GPU: leave them out")
+    # On the many CPUs without bfloat16 instructions, a bfloat16 matrix product takes 13 times as long as in float32.
+    args.ds.param_dtype = FLOAT32
+    if "flash_attention" in args.ds.attn_implementation:
+        args.ds.attn_implementation = "sdpa"
+    args.vllm.sync_backend = "gloo"
+    args.vllm.enforce_eager = True

@@ -1,0 +1,137 @@
+"""The memory that a run takes on each device and disk, in bytes, as sums that the doctor prints (docs/doctor.md).
+
+These are estimates: fragmentation, communication buffers and CUDA itself add about 10 %. Weights, gradients and
+optimizer follow ZeRO (arXiv 1910.02054, section 3). Activations take 34 bytes per token, hidden unit and layer in 16 bits
+with flash attention (arXiv 2205.05198, equation 2 without the attention map).
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+GIB = 1024**3
+ACTIVATION_BYTES = 34
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The model's measures that the sums use; ``hidden`` and ``head_dim`` in units, ``vocabulary`` in tokens."""
+
+    parameters: int
+    layers: int
+    hidden: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand: its name, how it is computed, and its bytes."""
+
+    name: str
+    formula: str
+    bytes: int
+
+
+def shape_of(config: object, parameters: int) -> ModelShape:
+    """From a transformers text configuration."""
+    heads = config.num_attention_heads  # type: ignore[attr-defined]
+    return ModelShape(
+        parameters,
+        config.num_hidden_layers,  # type: ignore[attr-defined]
+        config.hidden_size,  # type: ignore[attr-defined]
+        getattr(config, "num_key_value_heads", None) or heads,
+        getattr(config, "head_dim", None) or config.hidden_size // heads,  # type: ignore[attr-defined]
+        config.vocab_size,  # type: ignore[attr-defined]
+    )
+
+
+def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
+    """A policy process: weights, gradients, optimizer; activations and logits of one micro-batch of the longest paths."""
+    n, width = shape.parameters, weight_bytes(args)
+    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
+    stage = args.ds.zero_stage
+
+    def share(from_stage: int) -> int:
+        return ranks if stage >= from_stage else 1
+
+    terms = [
+        _divided("weights", n, width, share(3)),
+        _divided("gradients", n, width, share(2)),
+        # A float32 copy (none if the weights are float32), first and second moment.
+        _divided("optimizer", n, 8 if width == 4 else 12, share(1)),
+    ]
+    if args.ds.adam_offload:
+        terms[-1] = Term("optimizer", "in host memory (--ds.adam_offload)", 0)
+    tokens = micro_batch_tokens(args)
+    scale = ACTIVATION_BYTES * width // 2
+    if args.actor.gradient_checkpointing_enable:
+        kept = tokens * shape.hidden * (shape.layers * width + scale)
+        formula = f"{tokens:,} tokens x {shape.hidden:,} x ({shape.layers} layers x {width} + one layer x {scale})"
+    else:
+        kept = tokens * shape.hidden * shape.layers * scale
+        formula = f"{tokens:,} tokens x {shape.hidden:,} x {shape.layers} layers x {scale}"
+    terms.append(Term("activations", formula, kept))
+    terms.append(
+        Term("logits", f"{tokens:,} tokens x {shape.vocabulary:,} x ({width} + 4)", tokens * shape.vocabulary * (width + 4))
+    )
+    return terms
+
+
+def engine_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
+    """An engine device: its share of the weights, and the keys and values of one path of the maximum length."""
+    parts, width = args.vllm.tensor_parallel_size, weight_bytes(args)
+    per_token = kv_bytes_per_token(shape, width)
+    return [
+        _divided("weights", shape.parameters, width, parts),
+        Term(
+            "KV cache of one longest path",
+            f"{args.data.max_len:,} tokens x 2 x {shape.layers} layers x {shape.kv_heads} heads x {shape.head_dim} x {width}"
+            + (f" / {parts}" if parts > 1 else ""),
+            args.data.max_len * per_token // parts,
+        ),
+    ]
+
+
+def kv_bytes_per_token(shape: ModelShape, width: int) -> int:
+    """Keys and values of one token in all layers, ``width`` bytes each."""
+    return 2 * shape.layers * shape.kv_heads * shape.head_dim * width
+
+
+def weight_bytes(args: SimpleNamespace) -> int:
+    """Bytes of one weight: 4 on a CPU host, which computes in float32."""
+    return 4 if args.ds.param_dtype == "fp32" else 2
+
+
+def micro_batch_tokens(args: SimpleNamespace) -> int:
+    """Tokens of the largest micro-batch, with every path at its longest and no shared prefix."""
+    if args.train.dynamic_batch_enable:
+        return max(args.train.max_tokens_per_gpu, args.data.max_len)
+    return args.train.micro_batch_size * args.data.max_len
+
+
+def checkpoint_bytes(shape: ModelShape, critic: int, args: SimpleNamespace) -> int:
+    """A checkpoint: weights and float32 optimizer states of the policy and of a critic of ``critic`` parameters, and the
+    policy's moving average (--train.enable_ema)."""
+    average = shape.parameters * weight_bytes(args) if args.train.enable_ema else 0
+    return (shape.parameters + critic) * (weight_bytes(args) + 12) + average
+
+
+def total(terms: list[Term]) -> int:
+    return sum(term.bytes for term in terms)
+
+
+def written(terms: list[Term]) -> str:
+    """The terms, one a line, and their sum."""
+    lines = [f"{term.name}: {term.formula} = {gib(term.bytes)}" for term in terms]
+    return "\n".join([*lines, f"together {gib(total(terms))}"])
+
+
+def gib(n: int) -> str:
+    """Bytes as GiB, or as MiB below 0.1 GiB."""
+    return f"{n / GIB:.1f} GiB" if n >= GIB // 10 else f"{n / 1024**2:.1f} MiB"
+
+
+def _divided(name: str, parameters: int, width: int, ranks: int) -> Term:
+    formula = f"{parameters:,} x {width}" + (f" / {ranks}" if ranks > 1 else "")
+    return Term(name, formula, parameters * width // ranks)

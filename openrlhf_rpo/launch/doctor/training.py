@@ -1,0 +1,309 @@
+"""Checks of what a training command will read: model, template, data, reward, disk, cache. Nothing is written."""
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_rpo.algo.methods import RPO, Paper
+from openrlhf_rpo.cache.errors import CacheOlder
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.errors import UsageError, UserError
+from openrlhf_rpo.launch.doctor import memory
+from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
+from openrlhf_rpo.launch.doctor.machine import device_memory, disk, host_memory
+from openrlhf_rpo.launch.former import translated
+from openrlhf_rpo.launch.preflight import check_import, check_labels, check_reward, load_data, load_tokenizer
+from openrlhf_rpo.launch.resume import check_options, check_steps
+from openrlhf_rpo.rollout.reward_call import RewardRequest
+from openrlhf_rpo.rollout.reward_pool import RewardLoadError
+from openrlhf_rpo.rollout.scoring import RewardFailures, make_scorer
+from openrlhf_rpo.run.checkpoints import Checkpoints
+from openrlhf_rpo.run.files import cache_copy_path, cache_name, cache_url, fingerprints
+from openrlhf_rpo.run.steering import steering_options
+from openrlhf_rpo.training.passes import cannot_share
+from openrlhf_rpo.types import Question
+
+_EXAMPLES, _SHOWN = 3, 400
+
+
+def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[Finding]:
+    """Every check of what the run reads, except those that need something that failed."""
+    try:
+        tokenizer = load_tokenizer(args)
+        shape, critic = model_shape(args), critic_parameters(args)
+    except UsageError as error:
+        yield Finding(FAIL, "model", str(error))
+        return
+    yield Finding(PASS, "model", f"{args.actor.model_name_or_path}: {shape.parameters:,} parameters, {shape.layers} layers")
+    yield from memory_needed(shape, args, device)
+    yield _sharing(args, config)
+    try:
+        questions, held_out, said, tight = load_data(args, tokenizer)
+        warning = check_labels(config, questions + held_out)
+    except UsageError as error:
+        yield Finding(FAIL, "data", str(error))
+        return
+    steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
+    yield Finding(PASS, "data", f"{said}, {len(held_out):,} held out; about {steps:,} steps or more")
+    if warning:
+        yield Finding(WARN, "data", warning)
+    if tight:
+        yield Finding(WARN, "data", tight, "raise --data.max_len, or leave out the longest questions")
+    yield from template(args, tokenizer, questions[0])
+    yield from reward(args, config, questions[:_EXAMPLES])
+    yield disk(*disk_needed(shape, critic, args, config, len(questions), steps))
+    cache = cache_finding(args, questions, tokenizer)
+    yield cache
+    if config.init.mode == "import" and cache.level != WARN:  # an older cache says what it holds only after its upgrade
+        yield attempt("initial cache", lambda: import_state(args, questions, tokenizer))
+
+
+def model_shape(args: SimpleNamespace) -> memory.ModelShape:
+    """The model's measures, from its configuration, without reading weights. Raises UsageError."""
+    from transformers import AutoModelForCausalLM
+
+    return memory.shape_of(*_measures(args, "actor", AutoModelForCausalLM))
+
+
+def critic_parameters(args: SimpleNamespace) -> int:
+    """The critic's parameters, including its value head; 0 without a critic. Raises UsageError."""
+    from transformers import AutoModel
+
+    if not args.critic.model_name_or_path:
+        return 0
+    config, parameters = _measures(args, "critic", AutoModel)
+    return parameters + int(config.hidden_size)
+
+
+def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int]:
+    """Text configuration and number of parameters of a model that transformers' ``kind`` loads."""
+    import torch
+    from transformers import AutoConfig
+
+    path, trusted = getattr(args, name).model_name_or_path, args.rpo.trust_remote_code
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
+        with torch.device("meta"):
+            model = kind.from_config(config, trust_remote_code=trusted)
+    except (OSError, ValueError) as error:  # missing, or of an architecture that ``kind`` does not load
+        raise UsageError(f"--{name}.model_name_or_path {path}: {error}") from error
+    return config.get_text_config(), sum(p.numel() for p in model.parameters())
+
+
+# ── Memory ──
+
+
+def memory_needed(shape: memory.ModelShape, args: SimpleNamespace, device: str) -> Iterator[Finding]:
+    """The sums for a policy process and for an engine device, against the memory of this host's device if it has one."""
+    training, engine = memory.training_terms(shape, args), memory.engine_terms(shape, args)
+    have = device_memory() if device == "cuda" else host_memory()
+    compared = f"; the device has {memory.gib(have)}" if have else "; this host has no device to compare with"
+    needed = f"for each policy process, about, with every path at its longest:\n{memory.written(training)}{compared}"
+    if have and memory.total(training) > have:
+        remedy = "lower --train.micro_batch_size, add --actor.gradient_checkpointing_enable, raise --ds.zero_stage, "
+        yield Finding(WARN, "memory to train", needed, remedy + "or add devices")
+    else:
+        yield Finding(PASS, "memory to train", needed)
+
+    needed = f"for each engine device:\n{memory.written(engine)}"
+    room = int(args.vllm.gpu_memory_utilization * have) - engine[0].bytes if device == "cuda" else 0
+    if room > 0:
+        needed += f"\nroom for {room // max(1, engine[1].bytes):,} longest paths at a time"
+    if device == "cuda" and have and room < engine[1].bytes:
+        remedy = "raise --vllm.gpu_memory_utilization or --vllm.tensor_parallel_size, or lower --data.max_len"
+        yield Finding(FAIL, "memory to generate", needed, remedy)
+    else:
+        yield Finding(PASS, "memory to generate", needed)
+
+
+def _sharing(args: SimpleNamespace, config: RPOConfig) -> Finding:
+    reason = cannot_share(args)
+    if config.shared_prefix == "off":
+        return Finding(WARN, "shared prefix", "off: every sample runs whole in training", "--rpo.shared_prefix auto")
+    if reason:
+        return Finding(WARN, "shared prefix", f"off, every sample runs whole: {reason}")
+    group, micro = args.rollout.n_samples_per_prompt, args.train.micro_batch_size
+    if micro % group and not args.train.dynamic_batch_enable:
+        return Finding(
+            WARN,
+            "shared prefix",
+            f"a micro-batch of {micro} samples splits groups of {group}, but a prefix is shared only within a micro-batch",
+            f"--train.micro_batch_size {group}, or a multiple, where the memory allows it",
+        )
+    return Finding(PASS, "shared prefix", f"groups of {group} run their prefix once (checked on the first batch)")
+
+
+# ── Prompt and template ──
+
+
+def template(args: SimpleNamespace, tokenizer: Any, question: Question) -> Iterator[Finding]:
+    """The first prompt as the model gets it, and common mistakes with templates and special tokens."""
+    warn = partial(Finding, WARN, "prompt")
+    ids = tokenizer(question.prompt, add_special_tokens=False)["input_ids"]
+    shown = question.prompt if len(question.prompt) <= _SHOWN else f"{question.prompt[:_SHOWN]}..."
+    yield Finding(PASS, "prompt", f"{len(ids)} tokens, label {question.label!r}:\n{shown}")
+    begin, end, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    if begin is not None and ids[:2] == [begin, begin]:
+        yield warn(
+            f"it begins with {tokenizer.bos_token!r} twice",
+            "remove one from the data or from --data.input_template",
+        )
+    usual = tokenizer(question.prompt)["input_ids"]
+    if begin is not None and usual[:1] == [begin] and ids[:1] != [begin]:
+        yield warn(
+            f"this tokenizer usually puts {tokenizer.bos_token!r} before a text, but prompts are used unchanged",
+            "--data.apply_chat_template, or begin --data.input_template with it",
+        )
+    if ids[-1] == end:
+        yield warn(
+            f"it ends with {tokenizer.eos_token!r}, which tells the model that the text is over",
+            "a chat template with a generation prompt, or another --data.input_template",
+        )
+    if tokenizer.chat_template and not args.data.apply_chat_template:
+        yield warn(
+            "the model has a chat template, but it is not applied",
+            "--data.apply_chat_template for a model that was tuned with it; fine for a base model",
+        )
+    elif args.data.apply_chat_template and not _opens_an_answer(tokenizer):
+        yield warn(
+            "the chat template adds nothing after the question: the path begins inside the user's turn",
+            "a chat_template in the model's tokenizer files that uses add_generation_prompt, or no "
+            "--data.apply_chat_template",
+        )
+    same = " is also the padding token: padding is told apart by each path's length" if pad == end else ""
+    yield Finding(PASS, "end of a path", f"{tokenizer.eos_token!r}{same}")
+
+
+def _opens_an_answer(tokenizer: Any) -> bool:
+    turn = [{"role": "user", "content": "?"}]
+    closed, opened = (
+        tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=prompt) for prompt in (False, True)
+    )
+    return bool(opened != closed)
+
+
+# ── Reward ──
+
+
+def reward(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> Iterator[Finding]:
+    """The rewards of right answers, ``\\boxed{label}``, and how long a reward call takes."""
+    try:
+        check_reward(args, config)
+        scorer = make_scorer(config.reward, args.reward.remote_url)
+    except UsageError as error:
+        yield Finding(FAIL, "reward", str(error))
+        return
+    if scorer is None:
+        yield Finding(PASS, "reward", f"a reward model: {args.reward.model_name_or_path}; it is not loaded here")
+        return
+    requests = []
+    for q in questions:
+        answer = f"\\boxed{{{q.label}}}"
+        requests.append(RewardRequest(q.question_id, q.prompt + answer, q.prompt, q.label, answer, len(answer)))
+    try:
+        with closing(scorer):
+            scorer.score(requests)  # the first call loads the function
+            started = time.perf_counter()
+            results = scorer.score(requests)
+            seconds = time.perf_counter() - started
+    except (RewardFailures, RewardLoadError) as error:
+        yield Finding(FAIL, "reward", str(error), "fix the function or the server; --rpo.reward.timeout limits a call")
+        return
+    scores = listed([f"\\boxed{{{q.label}}} {r.score:g}" for q, r in zip(questions, results, strict=True)])
+    message = f"scores of right answers: {scores}; {1000 * seconds / len(results):.0f} ms per answer"
+    if all(result.score > 0 for result in results):
+        yield Finding(PASS, "reward", message)
+    else:
+        remedy = "fine if the reward expects another form; otherwise check --data.label_key and the function"
+        yield Finding(WARN, "reward", message, remedy)
+
+
+# ── Disk and cache ──
+
+
+def disk_needed(
+    shape: memory.ModelShape, critic: int, args: SimpleNamespace, config: RPOConfig, questions: int, steps: int
+) -> tuple[str, int, str]:
+    """Folder, upper bound in bytes, and its sum: every path at its longest, and all paths in every checkpoint."""
+    one = memory.checkpoint_bytes(shape, critic, args)
+    kept, which = checkpoints_at_once(args)
+    exports = saves(args, steps) if args.ckpt.save_hf else 0
+    model = shape.parameters * memory.weight_bytes(args)
+    final = model + (critic * memory.weight_bytes(args) if args.critic.save_value_network else 0)
+    per_visit = 1 if type(config.method) in (RPO, Paper) else args.rollout.n_samples_per_prompt
+    rows = questions + steps * args.rollout.batch_size * per_visit
+    per_token = 4.5 if config.cache.log_probs else 2.5  # measured 4.3 and 2.3 (docs/cache.md, Scale)
+    cache = int(rows * args.data.max_len * per_token)
+    needed = kept * (one + cache) + exports * model + final + cache
+    exported = f"{exports:,} models of --ckpt.save_hf, which nothing removes, x {memory.gib(model)}, " if exports else ""
+    why = (
+        f"at most {memory.gib(needed)} are needed: {kept} checkpoints ({which}) x {memory.gib(one)} with a copy of the path "
+        f"cache, {memory.gib(cache)}, in each, {exported}the final model {memory.gib(final)}, the path cache itself "
+        f"({rows:,} paths x {args.data.max_len:,} tokens x {per_token:g} bytes)"
+    )
+    return args.ckpt.path, needed, why
+
+
+def checkpoints_at_once(args: SimpleNamespace) -> tuple[int, str]:
+    """The most checkpoints on the disk at a time, and which: an old one goes only after the new one is complete."""
+    regular = max(1, args.ckpt.max_num) if args.ckpt.save_steps > 0 else 0
+    best = int(_keeps_best(args))
+    if args.ckpt.disable_ds or not regular + best:
+        return 0, "none is written"
+    which = ["--ckpt.max_num"] * bool(regular) + ["the best one"] * best + ["the one that is being written"]
+    return regular + best + 1, listed(which)
+
+
+def saves(args: SimpleNamespace, steps: int) -> int:
+    """The most checkpoints in the whole run: any evaluation, including the final one, may be the best so far."""
+    regular = steps // args.ckpt.save_steps if args.ckpt.save_steps > 0 else 0
+    return regular + (math.ceil(steps / args.eval.steps) if _keeps_best(args) else 0)
+
+
+def _keeps_best(args: SimpleNamespace) -> bool:
+    return bool(args.eval.dataset) and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
+
+
+def cache_finding(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> Finding:
+    """The finding of ``cache_state``; a cache of an older schema, which only a run upgrades, is a warning."""
+    try:
+        return Finding(PASS, "cache", cache_state(args, questions, tokenizer))
+    except CacheOlder as error:
+        remedy = "" if args.ckpt.load_enable else "--ckpt.load_enable to resume that run, or another --ckpt.path"
+        return Finding(WARN, "cache", f"{error} Only then can it be checked whether it belongs to this run.", remedy)
+    except UserError as error:
+        return Finding(FAIL, "cache", str(error))
+
+
+def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str:
+    """The cache, and the step that the run will start from. Raises UsageError or CacheError."""
+    where, url = cache_name(args), cache_url(args)
+    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest() if args.ckpt.load_enable else None
+    if PathCache.is_missing(url):
+        if tag and os.path.exists(cache_copy_path(args, tag)):
+            return f"{where} is missing: the copy beside checkpoint {tag} will be restored"
+        return f"{where} does not exist yet: the run starts at step 0"
+    with PathCache.open_to_read(url) as cache:
+        # A cache in which nothing was sampled is taken over by this command, whatever its options.
+        its, options = ({}, {}) if cache.holds_nothing else (cache.fingerprints, translated(cache.options))
+        mine = fingerprints(args, questions, tokenizer)
+        other = [name for name, value in mine.items() if its.get(name, value) != value]
+        if other:
+            raise UsageError(f"{where} belongs to a run with another {listed(other)}: use another --ckpt.path")
+        check_steps(args, cache.latest_step, tag)
+        check_options(args, options, steering_options(args, questions), tag)
+        latest = max(cache.latest_step, 0)
+        start = f"the run resumes from checkpoint {tag}" if tag else "the run starts at step 0"
+        return f"{where}: {cache.count():,} paths, {latest:,} steps; {start}"
+
+
+def import_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str:
+    """What the run will import: nothing if it has a checkpoint or a complete initial cache. Raises UsageError."""
+    resumes = args.ckpt.load_enable and Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest()
+    return (None if resumes else check_import(args, questions, tokenizer)) or "complete: the source is not read again"

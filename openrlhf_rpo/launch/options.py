@@ -1,0 +1,344 @@
+"""The command line: OpenRLHF's options and ours, method and presets applied, and every check of the options alone."""
+
+import argparse
+import difflib
+import os
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_rpo import upstream
+from openrlhf_rpo.algo.methods import METHODS, Method, method_class, methods_with, option_names
+from openrlhf_rpo.algo.presets import expand, preset
+from openrlhf_rpo.config import RPOConfig, add_options
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.launch.former import refuse_former
+from openrlhf_rpo.option import options_of
+from openrlhf_rpo.training.passes import cannot_share, shares_prefixes
+
+_UNSET = object()
+DRY_RUN = "--dry-run"
+_WRITTEN = ("ckpt.path", "ckpt.output_dir", "rpo.cache.url", "logger.tensorboard_dir")
+_READ = (
+    *("actor.model_name_or_path", "critic.model_name_or_path", "reward.model_name_or_path"),
+    *("data.prompt_dataset", "eval.dataset", "rpo.init.source"),
+)
+_SQLITE = "sqlite:///"
+_RAYS_COPIES = "/runtime_resources/working_dir_files/"
+SHIPPED_REWARD = "rpo"  # the value of --reward.remote_url with --rpo.reward.functions
+
+
+def build_parser(method: str | None = None) -> argparse.ArgumentParser:
+    """OpenRLHF's parser with the ``--rpo.*`` options, including those of ``method``. Raises MethodError."""
+    parser = upstream.build_parser()
+    parser.prog = "python -m openrlhf_rpo.cli.train_rpo_ray"
+    parser.description = (
+        "Train a reasoning model with RPO on OpenRLHF: takes every OpenRLHF option, and --rpo.*. With --dry-run, only check "
+        "the command against this machine, the data and the cluster (the same as openrlhf-rpo doctor)."
+    )
+    add_options(parser, method)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> SimpleNamespace:
+    """Hierarchical options (``args.algo.kl.init_coef``), with method and presets applied, checked. Raises UserError."""
+    flat, given = _parse_given(argv)
+    kind = method_class(getattr(flat, "rpo.method"))
+    _keep_options_of(kind, flat, given)
+    _apply_presets(kind, flat, given)
+    rpo = RPOConfig.from_namespace(upstream.nest(flat).rpo)
+    _use_shipped_rewards(flat, rpo)
+    _make_files_absolute(flat)
+    args = upstream.finish_args(flat)
+    check_options(args, rpo)
+    return args
+
+
+def given_options(words: Sequence[str]) -> set[str]:
+    """The full ``--name`` of every option among these words. Raises UsageError for unknown ones."""
+    return {f"--{name}" for name in _parse_given(words)[1]}
+
+
+def _parse_given(argv: Sequence[str]) -> tuple[argparse.Namespace, set[str]]:
+    """All options with their defaults, and the names of those given by hand."""
+    refuse_former(list(argv))
+    parser = build_parser(_method_named(argv))
+    marked = argparse.Namespace(**{a.dest: _UNSET for a in parser._actions if a.dest != "help"})
+    known, unknown = parser.parse_known_args(list(argv), marked)
+    if unknown:
+        raise UsageError(_unknown_options(parser, unknown))
+    given = {name for name, value in vars(known).items() if value is not _UNSET}
+    for name in vars(known).keys() - given:
+        setattr(known, name, parser.get_default(name))
+    return known, given
+
+
+def _method_named(argv: Sequence[str]) -> str | None:
+    """The value of ``--rpo.method``, needed first because its file may add options."""
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--rpo.method", dest="method", nargs="?")
+    return finder.parse_known_args(list(argv))[0].method
+
+
+def _unknown_options(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+    known = [option for action in parser._actions for option in action.option_strings]
+    lines = []
+    for word in (w.split("=")[0] for w in unknown if w.startswith("-")):
+        near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+        lines.append(f"unknown option {word}" + (f": did you mean {near[0]}?" if near else ""))
+    return "\n".join(lines) or f"unexpected argument {unknown[0]!r}: it belongs to no option"
+
+
+def _keep_options_of(kind: type[Method], flat: argparse.Namespace, given: set[str]) -> None:
+    """Remove the options of other methods, and set the method's own defaults.
+
+    Raises UsageError for an option of another method, unless --rpo.enable is false, when no method reads any.
+    """
+    fields = options_of(kind)
+    own = {f"rpo.{option}": fields[field] for field, option in option_names(kind).items()}
+    of_methods = {f"rpo.{option}" for other in METHODS.values() for option in option_names(other).values()}
+    for name in sorted(of_methods - own.keys()):
+        if name in given and getattr(flat, "rpo.enable"):
+            has = methods_with(name.removeprefix("rpo."))
+            raise UsageError(
+                f"--{name} is an option of --rpo.method {' and '.join(has)}; the method is {getattr(flat, 'rpo.method')}: "
+                "leave it out, or use that method"
+            )
+        delattr(flat, name)
+    for name, field in own.items():
+        choices = field.metadata["choices"]
+        if name not in given:
+            setattr(flat, name, field.default)
+        elif choices and getattr(flat, name) not in choices:
+            raise UsageError(f"--{name} {getattr(flat, name)}: --rpo.method {kind.name} takes {', '.join(choices)}")
+
+
+def _apply_presets(kind: type[Method], flat: argparse.Namespace, given: set[str]) -> None:
+    """Set the options that come with the method and the presets, except those given by hand."""
+    budget = getattr(flat, "rollout.max_new_tokens") or getattr(flat, "data.max_len")
+    names = [name.strip() for name in (getattr(flat, "rpo.preset") or "").split(",") if name.strip()]
+    sources: dict[str, Any] = {f"--rpo.method {kind.name}": kind.sets}
+    sources |= {f"--rpo.preset {name}": preset(name, budget) for name in names}
+    for name, value in expand(sources, given).items():
+        setattr(flat, name, value)
+
+
+def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
+    """Stand in for --reward.remote_url with a shipped reward: without it, OpenRLHF expects a reward model."""
+    if not rpo.reward.functions:
+        sources = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
+        _need(
+            any(getattr(flat, name) for name in sources),
+            "nothing gives rewards: --rpo.reward.functions (math, format, cosine), --reward.remote_url (a Python file "
+            "or a server), or --reward.model_name_or_path (a reward model)",
+        )
+        return
+    if getattr(flat, "reward.remote_url"):
+        raise UsageError("--rpo.reward.functions and --reward.remote_url are two sources of one reward: give one")
+    url = SHIPPED_REWARD
+    if not rpo.enable:
+        if rpo.reward.functions != "math":
+            raise UsageError("--rpo.enable false (plain OpenRLHF) takes --rpo.reward.functions math, or a Python file")
+        url = os.path.join(os.path.dirname(os.path.dirname(__file__)), "rewards", "math_file.py")
+    setattr(flat, "reward.remote_url", url)
+
+
+def _make_files_absolute(flat: argparse.Namespace) -> None:
+    """Make paths absolute: a run's processes start in the working directory of ``ray start`` on their nodes.
+
+    A job with a ``working_dir`` starts in a copy of it, which every node has and Ray removes after the job. There, paths to
+    read stay relative. Raises UsageError for a relative path to write.
+    """
+    in_copy = _RAYS_COPIES in os.getcwd()
+    for name in _WRITTEN:
+        value = getattr(flat, name) or ""
+        path = "" if "://" in value and not value.startswith(_SQLITE) else value.removeprefix(_SQLITE)
+        if not path:  # unset, or the URL of a server
+            continue
+        if in_copy and not os.path.isabs(path):
+            raise UsageError(
+                f"--{name} {path} would be in the copy of the working_dir that Ray made for this job and removes after it: "
+                "give an absolute path"
+            )
+        setattr(flat, name, value.removesuffix(path) + os.path.abspath(path))
+    if ".py:" in (method := getattr(flat, "rpo.method")):
+        setattr(flat, "rpo.method", os.path.abspath(method))
+    url = getattr(flat, "reward.remote_url")
+    if url and url.endswith(".py"):  # the reward processes are children of the controller, on the driver's node
+        setattr(flat, "reward.remote_url", os.path.abspath(url))
+    for name in () if in_copy else _READ:
+        if value := getattr(flat, name):
+            setattr(flat, name, ",".join(_absolute_if_here(v) for v in value.split(",")))
+
+
+def _absolute_if_here(value: str) -> str:
+    """An existing file or folder as an absolute path, keeping a ``:COLUMN`` or ``@STEP`` (--rpo.init.source) after it."""
+    head = next((head for mark in "@:" if os.path.exists(head := value.rpartition(mark)[0])), "")
+    path = value if os.path.exists(value) else head
+    return os.path.abspath(path) + value[len(path) :] if path else value
+
+
+def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
+    """Contradictions that OpenRLHF misses, or finds only after the engines have started. Raises UsageError."""
+    _need(
+        rpo.enable or rpo.advantage.baseline != "zero",
+        "--rpo.advantage.baseline zero (--rpo.preset raft) needs RPO: with --rpo.enable false OpenRLHF's estimator would "
+        "still center the rewards. For RAFT on full paths use --rpo.method off",
+    )
+    _need(args.actor.model_name_or_path, "--actor.model_name_or_path is missing: a model folder or a hub name")
+    _check_batches(args, "actor", dealt_evenly=rpo.enable and shares_prefixes(args))
+    for flag, steps in (("eval.steps", args.eval.steps), ("ckpt.save_steps", args.ckpt.save_steps)):
+        _need(steps >= 1 or steps == -1, f"--{flag} {steps}: every how many steps, 1 or more, or -1 for never")
+    logging = args.logger.logging_steps
+    _need(logging >= 1, f"--logger.logging_steps {logging}: every how many steps, 1 or more")
+    _check_penalties(args)
+    _need(
+        args.ds.param_dtype != "fp16" and not args.ds.load_in_4bit,
+        "weights of --ds.param_dtype fp16 or --ds.load_in_4bit cannot be sent to vLLM's engines, which hold bfloat16 "
+        "weights: leave it out",
+    )
+    _check_lora(args, rpo)
+    _check_colocation(args)
+    if rpo.enable:
+        _check_rpo(args, rpo)
+    if args.algo.advantage.estimator == "gae":
+        _check_batches(args, "critic", dealt_evenly=False)
+
+
+def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
+    """What RPO, unlike plain OpenRLHF, needs or cannot do."""
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    _need(
+        samples % args.train.batch_size == 0,
+        f"a step samples {args.rollout.batch_size} questions x {args.rollout.n_samples_per_prompt} = {samples}, "
+        f"which is not a multiple of --train.batch_size {args.train.batch_size}",
+    )
+    _need(
+        not args.train.agent_func_path,
+        "RPO replays single-turn paths: --train.agent_func_path needs --rpo.enable false",
+    )
+    _need(
+        args.data.max_images_per_prompt == 0,
+        "RPO replays token ids, and images would be expanded twice: --data.max_images_per_prompt needs --rpo.enable false",
+    )
+    _need(
+        not args.train.async_enable,
+        "--train.async_enable with RPO is refused: a rollout that runs ahead would read paths that the step before it "
+        "has not replaced yet. Leave it out, or use --rpo.enable false",
+    )
+    rpo.method.check_run(args)
+    estimator = args.algo.advantage.estimator
+    _need(
+        rpo.advantage.baseline != "zero" or estimator == "reinforce",
+        f"--rpo.advantage.baseline zero makes a sample's reward its advantage, but --algo.advantage.estimator {estimator} "
+        "subtracts a baseline: add --algo.advantage.estimator reinforce",
+    )
+    if rpo.shared_prefix == "on" and (reason := cannot_share(args)):
+        raise UsageError(f"--rpo.shared_prefix on cannot work: {reason}")
+    _need(args.vllm.num_engines, "--vllm.num_engines is missing: RPO generates through vLLM, at least 1 engine")
+    _need(
+        not (args.algo.dynamic_filtering_enable and not args.reward.remote_url),
+        "--algo.dynamic_filtering_enable needs scores at rollout: a reward function or server, not a reward model",
+    )
+    _need(
+        args.reward.remote_url or rpo.init.mode != "bulk",
+        "--rpo.init.mode bulk needs scores before training: a reward function or server, not a reward model; or "
+        "--rpo.init.mode progressive",
+    )
+    _need(
+        not (args.train.enable_ema and (args.ds.zero_stage == 3 or args.ds.lora.rank)),
+        "--train.enable_ema averages whole weights: --ds.zero_stage 2 or less, and no --ds.lora.rank",
+    )
+
+
+def _check_lora(args: SimpleNamespace, rpo: RPOConfig) -> None:
+    """Adapters reach the engines through ``training/adapter.py``, which needs RPO and whole weights."""
+    rank = args.ds.lora.rank
+    _need(
+        rpo.enable or not (rank > 0 and args.vllm.num_engines),
+        f"--ds.lora.rank {rank}: with --rpo.enable false, OpenRLHF {upstream.SUPPORTED_VERSION} sends an adapter's weights "
+        "to vLLM under unknown names, and the first weight sync would fail. For a baseline with an adapter use "
+        "--rpo.method off",
+    )
+    _need(
+        not rank or (args.ds.zero_stage < 3 and args.ds.tensor_parallel_size == 1),
+        f"--ds.lora.rank {rank} needs whole weights in every process to send them to vLLM: --ds.zero_stage 2 or less (now "
+        f"{args.ds.zero_stage}), and no --ds.tensor_parallel_size",
+    )
+
+
+def _check_batches(args: SimpleNamespace, name: str, dealt_evenly: bool) -> None:
+    """All processes of a trained model need equally many micro-batches: the others would wait for one with fewer."""
+    replicas = max(1, _devices(getattr(args, name)) // args.ds.ring_attn_size // args.ds.tensor_parallel_size)
+    batch, micro, forward = args.train.batch_size, args.train.micro_batch_size, args.rollout.micro_batch_size
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    _need(
+        batch % (micro * replicas) == 0,
+        f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {replicas} "
+        f"{name} processes (rings and tensor parallel groups count as one)",
+    )
+    _need(
+        replicas == 1 or dealt_evenly or args.train.dynamic_batch_enable or samples % (forward * replicas) == 0,
+        f"a step's {samples} samples are not a multiple of --rollout.micro_batch_size {forward} x "
+        f"{replicas} {name} processes: the others would wait for one that got fewer",
+    )
+
+
+def _check_penalties(args: SimpleNamespace) -> None:
+    """OpenRLHF asserts these, but only after the first rollout."""
+    buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens or args.data.max_len
+    _need(
+        buffer is None or buffer <= longest,
+        f"--reward.overlong_buffer_len {buffer} is longer than the longest answer, {longest} tokens "
+        "(--rollout.max_new_tokens, else --data.max_len)",
+    )
+    coefficient = args.reward.stop_properly_penalty_coef
+    _need(
+        coefficient is None or coefficient <= 1,
+        f"--reward.stop_properly_penalty_coef {coefficient}: 0 to 1 to scale a reward, or below 0 to replace it",
+    )
+
+
+def _check_colocation(args: SimpleNamespace) -> None:
+    """Models that share devices must match in size; OpenRLHF checks after Ray, or even every engine, has started."""
+    train = args.train
+    devices = {name: _devices(getattr(args, name)) for name in ("actor", "critic", "reward")}
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    with_critic = args.critic.model_name_or_path is not None
+
+    if args.algo.kl.init_coef > 0 and (train.colocate_all or train.colocate_actor_ref):
+        _need_same_size(args, "ref", "actor", "colocate_all" if train.colocate_all else "colocate_actor_ref")
+    if with_critic and train.colocate_critic_reward:
+        _need_same_size(args, "critic", "reward", "colocate_critic_reward")
+    elif train.colocate_all:
+        sharing = (["critic"] if with_critic else []) + ([] if args.reward.remote_url else ["reward"])
+        for name in sharing:
+            _need(
+                devices[name] <= devices["actor"],
+                f"--train.colocate_all: --{name}.num_nodes x --{name}.num_gpus_per_node is {devices[name]}, "
+                f"more than the {devices['actor']} devices of the actor",
+            )
+    if train.colocate_all and not train.async_enable and engines:
+        _need(
+            engines == devices["actor"],
+            f"--train.colocate_all: --vllm.num_engines x --vllm.tensor_parallel_size is {engines}, "
+            f"but the actor has {devices['actor']} devices: they must be equal",
+        )
+
+
+def _need_same_size(args: SimpleNamespace, one: str, other: str, flag: str) -> None:
+    a, b = getattr(args, one), getattr(args, other)
+    _need(
+        (a.num_nodes, a.num_gpus_per_node) == (b.num_nodes, b.num_gpus_per_node),
+        f"--train.{flag}: --{one}.num_nodes {a.num_nodes} and --{one}.num_gpus_per_node {a.num_gpus_per_node} must be "
+        f"those of --{other} ({b.num_nodes} and {b.num_gpus_per_node})",
+    )
+
+
+def _devices(group: SimpleNamespace) -> int:
+    return group.num_nodes * group.num_gpus_per_node
+
+
+def _need(condition: object, message: str) -> None:
+    if not condition:
+        raise UsageError(message)

@@ -1,0 +1,163 @@
+"""Every check of a run's surroundings (model, data, reward, folders, cache) before an engine spends a minute starting."""
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.errors import ExchangeError, UsageError
+from openrlhf_rpo.exchange.sources import check_source, import_source
+from openrlhf_rpo.launch.model_code import refuse_model_code
+from openrlhf_rpo.launch.options import SHIPPED_REWARD
+from openrlhf_rpo.launch.resume import check_cache
+from openrlhf_rpo.rewards.math import unparsable
+from openrlhf_rpo.rollout.questions import load_eval_questions, load_questions
+from openrlhf_rpo.rollout.scoring import check_reward_source
+from openrlhf_rpo.run.files import cache_url, tokenizer_fingerprint
+from openrlhf_rpo.training.passes import cannot_share
+from openrlhf_rpo.types import Question
+from openrlhf_rpo.upstream import get_tokenizer
+
+MAX_UNPARSABLE_SHARE = 0.1
+
+
+def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
+    """Check model, tokenizer, data, labels, reward source, output folders, cache and import.
+
+    Raises UsageError or CacheError.
+    """
+    tokenizer = load_tokenizer(args)
+    questions, held_out, said, tight = load_data(args, tokenizer)
+    print(said, flush=True)
+    if tight:
+        print(f"Warning: {tight}", flush=True)
+    if args.eval.dataset and args.eval.steps < 0:
+        print("Warning: --eval.dataset is never evaluated without --eval.steps N (every N steps)", flush=True)
+    if config.shared_prefix == "auto" and (reason := cannot_share(args)):
+        print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
+    if warning := check_labels(config, questions + held_out):
+        print(f"Warning: {warning}", flush=True)
+    check_reward(args, config)
+    _check_writable(args.ckpt.path, "--ckpt.path")
+    _check_writable(args.ckpt.output_dir, "--ckpt.output_dir")
+    check_cache(args, questions, tokenizer)
+    if said := check_import(args, questions, tokenizer):
+        print(said, flush=True)
+
+
+def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str, str | None]:
+    """Training and held-out questions, a line with their number, and a warning if the longest prompt leaves little room.
+
+    Raises UsageError when there are too few questions, or a prompt is empty or leaves no room for an answer.
+    """
+    questions, merged = load_questions(args, tokenizer)
+    held_out = load_eval_questions(args, tokenizer)
+    if args.rollout.batch_size > len(questions):
+        raise UsageError(
+            f"--rollout.batch_size {args.rollout.batch_size} asks for more questions than the data set has "
+            f"({len(questions)}), and a batch has no question twice: no step would run"
+        )
+    longest = max(
+        _check_lengths(args, questions, "--data.prompt_dataset"),
+        _check_lengths(args, held_out, "--eval.dataset"),
+    )
+    said = f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
+    return questions, held_out, said, _little_room(args, longest)
+
+
+def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> str | None:
+    """For an evaluation: ``check_labels``, after checking that each prompt leaves room for an answer."""
+    _check_lengths(args, questions, "--eval.dataset")
+    return check_labels(config, questions)
+
+
+def check_reward(args: SimpleNamespace, config: RPOConfig) -> None:
+    """Raises UsageError when the reward file cannot be loaded, or the URL is malformed."""
+    check_reward_source(config.reward, None if args.reward.remote_url == [SHIPPED_REWARD] else args.reward.remote_url)
+
+
+def load_tokenizer(args: SimpleNamespace) -> Any:
+    """The tokenizer as the trainer loads it, so that both have the same fingerprint. Raises UsageError."""
+    from transformers import AutoConfig
+
+    path = args.actor.model_name_or_path
+    if os.path.isdir(path) and not any(name.endswith((".safetensors", ".bin")) for name in os.listdir(path)):
+        raise UsageError(f"--actor.model_name_or_path {path}: no weights (.safetensors or .bin) in this folder")
+    try:
+        refuse_model_code(args)
+        AutoConfig.from_pretrained(path, trust_remote_code=args.rpo.trust_remote_code)
+        return get_tokenizer(path, None, use_fast=not args.data.disable_fast_tokenizer)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}") from error
+
+
+def _check_lengths(args: SimpleNamespace, questions: list[Question], flag: str) -> int:
+    """Tokens of the longest prompt, 0 without questions. Raises UsageError for empty and too long prompts."""
+    if not questions:
+        return 0
+    lengths = [len(q.prompt_ids) for q in questions]
+    if not all(lengths):
+        raise UsageError(
+            f"{flag}: {lengths.count(0)} of {len(lengths)} prompts have no tokens: an empty prompt, or the tokenizer of "
+            f"{args.actor.model_name_or_path} is not complete"
+        )
+    too_long = sum(length >= args.data.max_len for length in lengths)
+    if too_long:
+        raise UsageError(
+            f"{flag}: {too_long} of {len(lengths)} prompts leave no room to answer: the longest has {max(lengths)} tokens, "
+            f"--data.max_len is {args.data.max_len}"
+        )
+    return max(lengths)
+
+
+def _little_room(args: SimpleNamespace, longest: int) -> str | None:
+    """A warning if the longest prompt leaves less than a quarter of ``max_len``, and less than ``max_new_tokens``."""
+    room = args.data.max_len - longest
+    if 4 * room >= args.data.max_len or (args.rollout.max_new_tokens and room >= args.rollout.max_new_tokens):
+        return None
+    return (
+        f"the longest prompt has {longest} tokens and leaves {room} of --data.max_len {args.data.max_len} for its path: "
+        "a truncated path is seldom rewarded"
+    )
+
+
+def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
+    """A warning about labels that the math reward cannot parse. Raises UsageError if more than a tenth are such."""
+    if not config.reward.functions or not {"math", "cosine"} & set(config.reward.functions.split(",")):
+        return None
+    bad = unparsable([q.label for q in questions])
+    if not bad:
+        return None
+    shown = "; ".join(f"{questions[i].label!r} ({questions[i].prompt[:40]!r})" for i in bad[:3])
+    message = f"{len(bad)} of {len(questions)} labels cannot be parsed by the math reward, such as {shown}"
+    if len(bad) > MAX_UNPARSABLE_SHARE * len(questions):
+        raise UsageError(message + ". Check --data.label_key, or bring your own reward with --reward.remote_url")
+    return f"{message}; they can never be rewarded"
+
+
+def _check_writable(path: str, flag: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: cannot be created: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{flag} {path}: not writable")
+
+
+def check_import(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str | None:
+    """One line on what ``--rpo.init.source`` has for these questions; None if nothing will be imported.
+
+    A run whose initial cache is complete no longer reads its source. Raises UsageError for a source that cannot be used.
+    """
+    if args.rpo.init.mode != "import":
+        return None
+    if not PathCache.is_missing(cache_url(args)):
+        with PathCache.open_to_read(cache_url(args)) as cache:
+            if cache.initialised:
+                return None
+    try:
+        return check_source(import_source(args), questions, tokenizer_fingerprint(tokenizer))
+    except ExchangeError as error:
+        raise UsageError(f"--rpo.init.source {error}") from error

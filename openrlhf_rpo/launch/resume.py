@@ -1,0 +1,102 @@
+"""Checks that the cache and checkpoints on the disk belong to this run, and that it can resume from them."""
+
+import os
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from tqdm import tqdm
+
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.launch.former import translated
+from openrlhf_rpo.run.checkpoints import Checkpoints, step_of
+from openrlhf_rpo.run.files import cache_copy_path, cache_name, cache_url, fingerprints
+from openrlhf_rpo.run.steering import PROCESSES, changed_options, note_on_episodes, steering_options
+from openrlhf_rpo.types import Question
+
+
+def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer: Any) -> None:
+    """Restore a lost cache from the checkpoint; check that the cache is this run's, intact, and empty unless resuming.
+
+    Raises UsageError or CacheError.
+    """
+    url, where = cache_url(args), cache_name(args)
+    tag, copy = _settle_checkpoint(args) if args.ckpt.load_enable else (None, None)
+    if copy and PathCache.is_missing(url):
+        print(f"The cache {where} is missing; restoring the copy beside the checkpoint, {copy}", flush=True)
+        PathCache.restore(copy, url)
+    try:
+        with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:
+            check_steps(args, cache.latest_step, tag)
+            check_options(args, translated(cache.options), steering_options(args, questions), tag)
+            if args.ckpt.load_enable:
+                _check_rows(cache)
+    except CacheCorrupt as error:
+        if copy is None or copy in str(error):
+            raise
+        raise CacheCorrupt(f"{error} That copy is {copy}: it is restored once the damaged file is removed.") from error
+
+
+def _settle_checkpoint(args: SimpleNamespace) -> tuple[str | None, str | None]:
+    """The tag of the checkpoint that a resumed run loads, and the copy of the cache beside it; None where missing."""
+    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).settle()
+    if tag is None:
+        print(f"No checkpoint below --ckpt.path {args.ckpt.path}: starting from step 0", flush=True)
+        return None, None
+    copy = cache_copy_path(args, tag)
+    return tag, copy if os.path.exists(copy) else None
+
+
+def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
+    """Raises when the cache has steps but the run does not resume, or has fewer than the checkpoint ``tag``."""
+    where = cache_name(args)
+    if steps > 0 and not args.ckpt.load_enable:
+        raise UsageError(
+            f"the cache {where} already holds {steps} steps of a run: add --ckpt.load_enable to resume it, "
+            f"or use another --ckpt.path"
+        )
+    if tag is not None and steps < step_of(tag):
+        raise CacheError(
+            f"Path cache {where} ends at step {max(steps, 0)}, before the checkpoint {tag} that would be loaded. "
+            "Remove the cache file: the copy beside the checkpoint then takes its place"
+        )
+
+
+def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, str], tag: str | None) -> None:
+    """Raises UsageError when an option that steers the run changed without --rpo.allow_changed_options.
+
+    The number of processes may not change even then, if checkpoint ``tag`` will be loaded (docs/resume.md).
+    """
+    if not stored:  # nothing is sampled yet, or the cache is from a version that stored no options
+        return
+    before, after = stored.get(PROCESSES), now.get(PROCESSES)
+    if tag is not None and None not in (before, after) and before != after:
+        raise UsageError(
+            f"the {PROCESSES} was {before}, now {after}: DeepSpeed loads an optimizer's states only into as many processes "
+            "as wrote them. Give the former --actor.num_nodes x --actor.num_gpus_per_node (and --critic...), or convert "
+            "the checkpoint with DeepSpeed's ds_to_universal and add --ds.use_universal_ckpt"
+        )
+    changes = changed_options(stored, now)
+    if changes and not args.rpo.allow_changed_options:
+        raise UsageError(
+            f"the run in {cache_name(args)} was started with other options, and would not go on as it was: "
+            + "; ".join(changes)
+            + ". Give the former values, use another --ckpt.path, or continue with the new ones: "
+            "--rpo.allow_changed_options true"
+        )
+    for change in (*changes, note_on_episodes(stored, now)):
+        if change:
+            print(f"Note: {change}", flush=True)
+
+
+def _check_rows(cache: PathCache) -> None:
+    """Read every byte now, so that a damaged row does not end the run hours later. Raises CacheCorrupt."""
+    with tqdm(desc="Checking the cache", unit="row", delay=3) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        cache.wait_until_inspected(progress)

@@ -1,0 +1,173 @@
+"""The checkpoints of a run, which appear only when complete.
+
+A run killed while OpenRLHF writes a checkpoint may find none, or half of one. Here the training actors write to
+``<ckpt.path>/incoming`` (``training.resumable``), and ``publish`` moves what is complete into place::
+
+    <ckpt.path>/_actor/latest                 the tag to resume from
+    <ckpt.path>/_actor/global_step<t>/        DeepSpeed's files, metric.json and rpo_cache.db
+    <ckpt.path>/_critic/global_step<t>/       with a critic
+    <ckpt.path>/_actor/best_global_step<t>/   the same for the best evaluation, one at a time
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from openrlhf_rpo.durable import replacing, sync
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.upstream import STAGING
+
+CACHE_FILE = "rpo_cache.db"
+_TAG = re.compile(r"(best_)?global_step(\d+)")
+_GROUPS = ("_critic", "_actor")  # published in this order, so that a tag in _actor is complete in both
+_METRIC_FILE = "metric.json"
+
+
+class Checkpoints:
+    """The checkpoints in ``--ckpt.path``: up to ``--ckpt.max_num``, not counting the best, and ``--ckpt.max_mem`` GiB."""
+
+    def __init__(self, path: str, max_num: int, max_mem: float) -> None:
+        self.path = Path(path)
+        self.staging = self.path / STAGING
+        self.max_num = max_num
+        self.max_bytes = max_mem * 1024**3
+
+    def latest(self) -> str | None:
+        """The tag of the checkpoint to resume from, or None.
+
+        It is the one named in ``latest``, or the newest if that file is empty or names a missing folder.
+        """
+        folder = self.path / "_actor"
+        named = _read(folder / "latest")
+        if named and (folder / named).is_dir():
+            return named
+        return max(self._tags(), key=lambda tag: (step_of(tag), not tag.startswith("best")), default=None)
+
+    def oldest_step(self) -> int:
+        """The step of the oldest checkpoint; 0, where every run starts, without any."""
+        return min((step_of(tag) for tag in self._tags()), default=0)
+
+    def settle(self) -> str | None:
+        """Before a resume, remove leftovers and write ``latest()``, which is returned, for actor and critic."""
+        self.clear_staging()
+        tag = self.latest()
+        for group in _GROUPS:
+            folder = self.path / group
+            if tag is None:
+                (folder / "latest").unlink(missing_ok=True)
+            elif (folder / tag).is_dir():
+                if _read(folder / "latest") != tag:
+                    _write(folder / "latest", tag)
+            elif folder.exists():
+                raise UsageError(f"checkpoint {tag} is in {self.path / '_actor'}, but not in {folder}: restore that folder")
+        return tag
+
+    @contextmanager
+    def probe(self) -> Iterator[str]:
+        """A new temporary file in ``--ckpt.path``, for other nodes to look for."""
+        with tempfile.NamedTemporaryFile(dir=self.path, prefix=".seen-from-every-node-") as file:
+            yield file.name
+
+    def clear_staging(self) -> None:
+        """Remove an unfinished checkpoint."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    @contextmanager
+    def staging_cleared_on_error(self) -> Iterator[None]:
+        """Remove the unfinished checkpoint on an error, which may be a full disk."""
+        try:
+            yield
+        except BaseException:
+            self.clear_staging()
+            raise
+
+    def publish(self, tag: str, copy_cache: Callable[[str], None]) -> bool:
+        """Complete the staged checkpoint ``tag`` with a copy of the cache, move it into place, name it in ``latest``, and
+        only then remove old ones. False if nothing was staged.
+        """
+        if not self.staging.is_dir():
+            return False
+        with self.staging_cleared_on_error():
+            staged = [group for group in _GROUPS if (self.staging / group / tag).is_dir()]
+            if "_actor" in staged:
+                copy_cache(str(self.staging / "_actor" / tag / CACHE_FILE))
+            for file in self.staging.rglob("*"):
+                sync(file)
+            for group in staged:
+                _move(self.staging / group / tag, self.path / group / tag)
+            for group in staged:
+                _write(self.path / group / "latest", tag)
+            model = self.staging / f"{tag}_hf"  # --ckpt.save_hf
+            if model.is_dir():
+                _move(model, self.path / model.name)
+        self.clear_staging()
+        self.prune(tag)
+        return True
+
+    def prune(self, newest: str) -> None:
+        """Remove checkpoints beyond the limits, and older best ones if ``newest`` is one, but never ``newest``.
+
+        As in OpenRLHF, those without a metric go first, then those with the worst, then the oldest.
+        """
+        tags = sorted(self._tags() - {newest}, key=step_of)
+        if newest.startswith("best"):
+            for tag in [t for t in tags if t.startswith("best")]:
+                self._remove(tag)
+        regular = sorted((t for t in tags if not t.startswith("best")), key=self._rank)
+        kept = 0 if newest.startswith("best") else 1
+        while regular and (len(regular) + kept > self.max_num or self._size() > self.max_bytes):
+            self._remove(regular.pop(0))
+
+    def _tags(self) -> set[str]:
+        folder = self.path / "_actor"
+        names = os.listdir(folder) if folder.is_dir() else []
+        return {name for name in names if _TAG.fullmatch(name) and (folder / name).is_dir()}
+
+    def _rank(self, tag: str) -> tuple[bool, float, int]:
+        text = _read(self.path / "_actor" / tag / _METRIC_FILE)
+        metric = json.loads(text)["metric_value"] if text else None
+        return metric is not None, float(metric or 0.0), step_of(tag)
+
+    def _size(self) -> int:
+        folders = [self.path / group for group in _GROUPS]
+        return sum(f.stat().st_size for folder in folders for f in folder.rglob("*") if f.is_file())
+
+    def _remove(self, tag: str) -> None:
+        for group in reversed(_GROUPS):  # the actor's first: the critic's is not loaded without it
+            folder = self.path / group / tag
+            if folder.is_dir():
+                # Renamed first, so that a half removed checkpoint is never loaded.
+                self.staging.mkdir(exist_ok=True)
+                os.replace(folder, self.staging / f"{group}.removed")
+                self.clear_staging()
+                print(f"Removed checkpoint {folder}", flush=True)
+
+
+def step_of(tag: str) -> int:
+    """The global step in a checkpoint's tag; -1 if it has none."""
+    match = _TAG.fullmatch(tag)
+    return int(match[2]) if match else -1
+
+
+def _read(file: Path) -> str:
+    return file.read_text().strip() if file.is_file() else ""
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace a small file atomically."""
+    with replacing(file) as temporary:
+        temporary.write_text(text)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a folder into place, replacing one that an earlier attempt at the same step left."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        os.replace(target, source.with_name(source.name + ".replaced"))
+    os.replace(source, target)
+    sync(target.parent)

@@ -1,0 +1,238 @@
+"""The command on files that the tests make: what it writes is what training reads."""
+
+import csv
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import load_dataset
+
+from lab.testbed import model_dir, write_dataset
+from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.exchange.sources import parse_source
+from openrlhf_rpo.launch.options import parse
+from openrlhf_rpo.rollout.questions import load_questions
+from openrlhf_rpo.upstream import get_tokenizer
+
+ROWS = [{"problem": f"{i}+1?", "solution": f"It is \\boxed{{{i + 1}}}.", "answer": str(i + 1)} for i in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def data(tmp_path, capsys):
+    """``data(*words)``: the command, writing out.jsonl unless told otherwise; its status, output and errors."""
+
+    def run(*words: object, out: object = tmp_path / "out.jsonl") -> SimpleNamespace:
+        status = main(["data", *map(str, words), "--out", str(out)])
+        said = capsys.readouterr()
+        return SimpleNamespace(status=status, out=said.out, err=said.err)
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Rows as a file of the name's suffix."""
+
+    def to(name: str, rows: list[dict]) -> Path:
+        file = tmp_path / name
+        if file.suffix == ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), file)
+        elif file.suffix == ".csv":
+            with file.open("w", newline="") as lines:
+                writer = csv.DictWriter(lines, rows[0])
+                writer.writeheader()
+                writer.writerows(rows)
+        else:
+            lines = [json.dumps(row) for row in rows]
+            file.write_text("\n".join(lines) if file.suffix == ".jsonl" else json.dumps(rows))
+        return file
+
+    return to
+
+
+def read(file: Path) -> list[dict]:
+    kind = "parquet" if file.suffix == ".parquet" else "json"
+    return list(load_dataset(kind, data_files=str(file), split="train"))
+
+
+# ── Forms in and out ──
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet", "csv"])
+@pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
+def test_every_form_becomes_the_same_file(data, write, tmp_path, suffix, target):
+    done = data(write(f"in.{suffix}", ROWS), out=tmp_path / target)
+    assert done.status == 0, done.err
+    assert "--question problem (guessed from the columns problem, solution, answer)" in done.err
+    assert read(tmp_path / target) == [{"question": row["problem"], "answer": row["answer"]} for row in ROWS]
+
+
+def test_training_reads_what_was_written(data, write, tmp_path):
+    """By the options that the command names, no more than the parser needs beside them."""
+    done = data(write("in.jsonl", [*ROWS, ROWS[0]]), "--held-out", tmp_path / "held.jsonl", "--json")
+    said = json.loads(done.out)
+    args = parse([*said["training_options"], "--actor.model_name_or_path", "x", "--rpo.reward.functions", "math",
+                  "--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1", "--algo.advantage.estimator", "rloo",
+                  "--rollout.n_samples_per_prompt", "2", "--train.batch_size", "2048"])  # fmt: skip
+    questions, merged = load_questions(args, get_tokenizer(str(model_dir("main")), None))
+    assert len(questions) == said["training"] and merged == 0
+    assert {(q.prompt, q.label) for q in questions} <= {(row["problem"], row["answer"]) for row in ROWS}
+    assert args.eval.dataset == str(tmp_path / "held.jsonl") and args.eval.steps > 0  # or nothing would be evaluated
+
+
+def test_several_files_are_one_data_set_and_a_csv_stays_text(data, write, tmp_path):
+    """Read as numbers, the first column would be 7.0 and 0.5; read with missing values, NA and the empty field are none."""
+    numbers = [{"problem": "agent?", "answer": "007"}, {"problem": "half?", "answer": "0.50"}]
+    others = [{"problem": "NA", "answer": "1"}, {"problem": "none?", "answer": ""}]
+    done = data(write("a.parquet", ROWS), write("b.csv", numbers), write("c.csv", others), "--json")
+    written = read(tmp_path / "out.jsonl")[len(ROWS) :]
+    assert [(row["question"], row["answer"]) for row in written] == [("agent?", "007"), ("half?", "0.50"), ("NA", "1")]
+    assert json.loads(done.out)["dropped"] == {"no answer": [{"row": 44, "what": "''"}]}
+
+
+def test_nested_columns_are_named_with_a_dot(data, write, tmp_path):
+    chat = [{"prompt": [{"role": "user", "content": "6*7?"}], "reward_model": {"ground_truth": "42", "style": "rule"}}]
+    assert data(write("in.jsonl", chat)).status == 0
+    assert read(tmp_path / "out.jsonl") == [{"question": "6*7?", "answer": "42"}]
+
+
+def test_worked_solutions_give_the_answer_and_become_an_initial_cache(data, write, tmp_path):
+    rows = [{"problem": row["problem"], "solution": row["solution"]} for row in ROWS]
+    rows += [{"problem": "2?", "solution": "lost"}]
+    done = data(write("in.jsonl", rows), "--solution", "solution", "--json")
+    said = json.loads(done.out)
+    assert "--extract boxed (as most rows of solution have it)" in done.err
+    assert said["solutions"] == {"kept": 40, "rewarded": 40} and len(said["dropped"]["no answer"]) == 1
+    source = parse_source(said["training_options"][-1], "question", "answer")
+    assert [path.text for path in source.paths("")] == [row["solution"] for row in ROWS]
+    assert [row["answer"] for row in read(tmp_path / "out.jsonl")] == [row["answer"] for row in ROWS]
+
+
+# ── What is dropped, held out, sampled ──
+
+
+def test_every_row_is_accounted_for(data, write, tmp_path):
+    rows = [*ROWS, ROWS[3], {"problem": "3+1?", "answer": "5"}, {"problem": "y?", "answer": "!?"}, {"problem": "z?"}]
+    done = data(write("in.jsonl", rows), "--held-out", tmp_path / "held.jsonl", "--held-out-share", "0.25", "--sample", "20",
+                "--json")  # fmt: skip
+    said = json.loads(done.out)
+    assert {reason: len(found) for reason, found in said["dropped"].items()} == {
+        "no answer": 1,
+        "label that the math reward cannot parse": 1,
+        "duplicate, merged": 1,
+        "same question, other answer: the first is kept": 1,
+    }
+    dropped = sum(map(len, said["dropped"].values()))
+    assert said["training"] == 20 and said["held_out"] > 0
+    assert said["training"] + said["held_out"] + said["left_out_by_sampling"] + dropped == said["rows_read"] == 44
+    files = [{row["question"] for row in read(tmp_path / name)} for name in ("out.jsonl", "held.jsonl")]
+    assert [len(questions) for questions in files] == [20, said["held_out"]] and not files[0] & files[1]
+
+
+def test_people_read_the_reasons_and_the_rows(data, write):
+    done = data(write("in.jsonl", [*ROWS, {"problem": "y?", "answer": "!?"}]))
+    assert "dropped 1: label that the math reward cannot parse (row 41: '!?')" in done.out
+    assert "answers    integer 40" in done.out and "--data.input_key question" in done.out
+
+
+def test_labels_for_another_reward_stay_on_request(data, write, tmp_path):
+    assert data(write("in.jsonl", [{"problem": "y?", "answer": "!?"}]), "--keep-unparsable").status == 0
+    assert read(tmp_path / "out.jsonl") == [{"question": "y?", "answer": "!?"}]
+
+
+def test_prompts_are_measured_by_the_models_tokenizer(data, tmp_path):
+    """A question of the testbed is a token a character."""
+    train, _ = write_dataset("main", tmp_path / "data", 20, 1, seed=0)
+    lengths = sorted(len(row["question"]) for row in read(train))
+    done = data(train, "--tokenizer", model_dir("main"), "--max-tokens", lengths[10], "--json")
+    said = json.loads(done.out)
+    kept = [length for length in lengths if length <= lengths[10]]
+    assert (said["training"], said["prompt_tokens"]["longest"]) == (len(kept), kept[-1])
+    assert len(said["dropped"].get("prompt too long", [])) == 20 - len(kept)
+
+
+def test_a_template_that_is_not_there_is_said(data, write):
+    done = data(write("in.jsonl", ROWS), "--tokenizer", model_dir("main"), "--apply-chat-template")
+    assert done.status == 2 and "this tokenizer has no chat template" in done.err
+
+
+# ── Refusals ──
+
+
+def test_a_file_that_exists_is_replaced_on_request_only(data, write, tmp_path):
+    (tmp_path / "out.jsonl").write_text("mine")
+    source = write("in.jsonl", ROWS)
+    done = data(source)
+    assert done.status == 2 and "exists: replace it with --force" in done.err
+    assert (tmp_path / "out.jsonl").read_text() == "mine"
+    assert data(source, "--force").status == 0 and len(read(tmp_path / "out.jsonl")) == 40
+
+
+def test_what_is_read_is_never_written_over(data, write):
+    source = write("in.jsonl", ROWS)
+    done = data(source, "--force", out=source)
+    assert done.status == 2 and "is also read" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.jsonl"], "there is no file none.jsonl"),
+        (["in.jsonl", "--question", "problm"], "did you mean problem? the columns are problem, solution, answer"),
+        (["in.jsonl", "--sample", "41"], "--sample 41: only 40 questions are left"),
+        (["in.jsonl", "--extract", "gsm8k"], "nothing is left of 40 rows for --out: 40 no answer"),
+        (["in.jsonl", "--held-out", "h.jsonl", "--held-out-share", "0.0001"], "nothing is left of 40 rows for --held-out"),
+        (["in.jsonl", "--held-out", "out.jsonl"], "is the same file as --out"),
+        (["in.jsonl", "--max-tokens", "9"], "need --tokenizer MODEL"),
+        (["in.jsonl", "--tokenizer", "no/such/model"], "the tokenizer of no/such/model cannot be loaded"),
+        (["empty.jsonl"], "empty.jsonl is empty"),
+        (["broken.jsonl"], "broken.jsonl cannot be read"),
+        (["broken.parquet"], "broken.parquet cannot be read"),
+        (["notes.txt"], "the name of a file must end in .jsonl"),
+        (["in.jsonl", "--held-out", "in.jsonl/h.jsonl"], "in.jsonl cannot be made"),
+        (["in.jsonl", "--held-out", "h.txt"], "the name must end in .jsonl or .parquet"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_message_and_writes_nothing(data, write, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    write("in.jsonl", ROWS)
+    for name, text in (("empty.jsonl", ""), ("broken.jsonl", '{"a": '), ("broken.parquet", "x"), ("notes.txt", "x")):
+        Path(name).write_text(text)
+    before = set(tmp_path.iterdir())
+    done = data(*words, out="out.jsonl")
+    assert done.status == 2 and message in done.err and "Traceback" not in done.err
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_without_a_network_the_message_names_the_file_to_bring(data):
+    done = data("knoveleng/open-rs")
+    assert done.status == 2
+    assert "knoveleng/open-rs cannot be fetched" in done.err
+    assert "load_dataset('knoveleng/open-rs', split='train').to_parquet('open-rs.parquet')" in done.err
+
+
+def test_a_disk_that_fills_up_leaves_no_half_file(data, write, tmp_path, monkeypatch):
+    """The error is raised by the operating system: files of this process may not grow beyond 100 bytes."""
+    import resource
+    import signal
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    source = write("in.jsonl", ROWS)
+    assert data(source, out=tmp_path / "first.jsonl").status == 0  # what ``datasets`` keeps of the source is written now
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        done = data(source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, previous)
+    assert done.status == 2 and "out.jsonl cannot be written" in done.err
+    assert not list(tmp_path.glob("*out.jsonl*"))

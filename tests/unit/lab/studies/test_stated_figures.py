@@ -1,0 +1,51 @@
+"""Figures that the pages quote are those of the results that they name."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+RESULTS = ROOT / "lab" / "results"
+
+
+def result(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("study", ["prefix-accuracy", "pathcheck"])
+@pytest.mark.parametrize("kind", ["right paths", "wrong paths"])
+def test_success_by_kind_of_path_is_that_of_the_result(study, kind):
+    section = (ROOT / "docs" / "studies.md").read_text().split(f"## {study}\n")[1]
+    row = re.search(rf"^\| (?:success, )?\d+ {kind} \|(.*)\|$", section, re.MULTILINE)[1]
+    shown = [float(cell.split("±")[0]) for cell in row.split("|")]
+    found = [at["mean"] for at in result(f"2026-11-21-study-{study}")["figures"][kind].values()]
+    assert shown == pytest.approx(found, abs=0.005001)  # half a last digit
+
+
+def test_the_steps_of_the_shortest_cut_have_at_least_as_many_groups_without_variance_as_stated():
+    stated = re.search(r"in every step at least (\d+) of the 16 groups", (ROOT / "docs" / "reproduction.md").read_text())[1]
+    steps = result("2026-11-21-study-tokens")["parts"]["fixed:24, factor:1/seed0"]["steps"]
+    assert min(16 * step["no_variance"] for step in steps) == int(stated)
+
+
+ARMS = {"full answers (`off`)": "raft", "`rpo`": "rpo_raft", "`verify`": "verify_raft"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/methods.md"])
+def test_the_table_of_what_is_reused_is_that_of_the_report(page):
+    levels = result("2026-11-23-what-is-reused")["levels"]
+    rows = re.findall(
+        r"^\| (?:(main|hard) level: )?([^|]*) \| (\S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \| (\d+) \|$",
+        (ROOT / page).read_text(),
+        re.MULTILINE,
+    )
+    assert len(rows) == 6
+    level = None
+    for named, arm, on_the_way, end, tokens, seconds in rows:
+        level = named or level
+        found = levels[level][ARMS[arm]]
+        assert on_the_way == " / ".join(f"{found['at_tokens'][str(budget)][0]:.2f}" for budget in (20_000, 30_000))
+        assert end == f"{found['accuracy']:.2f} ± {found['accuracy_sd']:.2f}"
+        assert (int(tokens), int(seconds)) == (round(found["generated_tokens"] / 1000), round(found["seconds"]))

@@ -1,0 +1,56 @@
+"""Two runs are equal to the last bit but for times, or every difference is named."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lab.compare import differences
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.types import StepRecord
+
+
+def build(folder: Path, score=0.5, seconds=1.0, weight=1.0, momentum=2.0) -> tuple[Path, Path]:
+    """A run's checkpoints and model."""
+    checkpoints, model = folder / "checkpoints", folder / "model"
+    last = checkpoints / "_actor" / "global_step1"
+    last.mkdir(parents=True)
+    model.mkdir()
+    (last.parent / "latest").write_text(last.name)
+    with PathCache.open(f"sqlite:///{checkpoints}/rpo_cache.db") as cache:
+        cache.mark_initialised()
+        cache.commit_step(StepRecord(1, 0, 4, {"rpo/score": score, "timing/rollout": seconds}), [])
+        cache.record_evaluation(1, {"pass1": 0.5, "eval_seconds": seconds})
+    save_file({"w": torch.tensor([weight, 2.0])}, model / "model.safetensors")
+    state = {"optimizer": {"exp_avg": [torch.tensor([momentum])], "step": 1}, "ds_config": {"path": str(folder)}}
+    torch.save(state, last / "zero_states.pt")
+    return checkpoints, model
+
+
+def found(tmp_path, **changes) -> list[str]:
+    return differences(*build(tmp_path / "a"), *build(tmp_path / "b", **changes))
+
+
+def test_runs_that_took_other_times_are_equal(tmp_path):
+    assert found(tmp_path, seconds=9.0) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"score": 0.5 + 2**-52}, "database steps [1] metrics rpo/score"),
+        ({"weight": 1.0 + 2**-23}, "final weights w: tensors differ"),
+        ({"momentum": 2.0 + 2**-22}, "last checkpoint zero_states.pt optimizer exp_avg[0]: tensors differ"),
+    ],
+)
+def test_the_last_bit_of_a_row_a_weight_or_the_optimizer_is_seen(tmp_path, change, named):
+    (difference,) = found(tmp_path, **change)
+    assert difference.startswith(named)
+
+
+def test_a_row_that_is_missing_is_named(tmp_path):
+    a, b = build(tmp_path / "a"), build(tmp_path / "b")
+    with PathCache.open(f"sqlite:///{b[0]}/rpo_cache.db") as cache:
+        cache.rollback(0)
+    assert any(d.startswith("database steps: [1] is only in the first") for d in differences(*a, *b))

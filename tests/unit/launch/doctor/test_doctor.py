@@ -1,0 +1,333 @@
+"""What the doctor finds in a command, each trap on the testbed's real model and data."""
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from lab.testbed import model_dir, write_dataset
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.cli.train_rpo_ray import main as train
+from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.launch.doctor import machine, training
+from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN
+from openrlhf_rpo.launch.options import build_parser
+from openrlhf_rpo.launch.preflight import load_tokenizer
+from openrlhf_rpo.run.files import cache_url
+from openrlhf_rpo.types import Question
+
+
+@pytest.fixture
+def usual(tmp_path, monkeypatch) -> dict[str, object]:
+    """Options of a good command: 16 questions, batches of 8."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return {
+        "actor__model_name_or_path": model_dir("main"),
+        "data__prompt_dataset": write_dataset("main", tmp_path / "data", 16, 4, seed=0)[0],
+        "ckpt__path": tmp_path / "checkpoints",
+        "ckpt__output_dir": tmp_path / "model",
+        "rpo__device": "cpu",
+    }
+
+
+@pytest.fixture
+def doctor(argv, usual, capsys):
+    """The doctor's document on the usual command with changes."""
+
+    def examine(**changes):
+        status = main(["doctor", "--json", *argv(**usual | changes)])
+        document = json.loads(capsys.readouterr().out)
+        assert status == (document["status"] == FAIL)
+        return document
+
+    return examine
+
+
+def found(document: dict, topic: str, level: str) -> str:
+    """The messages and remedies of a topic at a level."""
+    findings = [f for f in document["findings"] if (f["topic"], f["level"]) == (topic, level)]
+    return "\n".join(f"{f['message']} {f['remedy']}" for f in findings)
+
+
+def test_a_good_command_passes_and_nothing_is_written(doctor, usual):
+    document = doctor()
+    assert document["status"] == PASS
+    assert "openrlhf 0.11.2" in found(document, "version", PASS)
+    assert "2 CPUs: actor 1; vLLM engines 1" in found(document, "Ray asks", PASS)
+    assert "598,144 parameters" in found(document, "model", PASS)
+    assert "16 questions" in found(document, "data", PASS)
+    assert "scores of right answers" in found(document, "reward", PASS)
+    assert "the run starts at step 0" in found(document, "cache", PASS)
+    assert not Path(usual["ckpt__path"]).exists() and not Path(usual["ckpt__output_dir"]).exists()
+
+
+def test_the_training_command_with_dry_run_says_the_same_and_stops(argv, usual, capsys):
+    assert train([*argv(**usual), "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "pass  data: 16 questions" in said.out and "0 failed" in said.err
+
+
+def test_a_machine_is_examined_without_a_command(capsys):
+    assert main(["doctor", "--json"]) == 0
+    topics = {f["topic"] for f in json.loads(capsys.readouterr().out)["findings"]}
+    assert topics == {"version", "device"}
+
+
+def test_a_wrong_option_is_the_only_finding(doctor):
+    document = doctor(train__batch_size=33)
+    assert [f["level"] for f in document["findings"]] == [FAIL]
+    assert "--train.batch_size 33 is not a multiple" in found(document, "options", FAIL)
+
+
+def test_data_that_cannot_be_used_fail_and_what_does_not_need_them_is_still_said(doctor):
+    document = doctor(data__input_key="problem")
+    assert "no column 'problem'" in found(document, "data", FAIL)
+    assert found(document, "memory to train", PASS)
+
+
+def test_a_length_that_leaves_no_room_for_a_path_is_warned_about(doctor):
+    document = doctor(data__max_len=9)
+    assert "for its path: a truncated path is seldom rewarded raise --data.max_len" in found(document, "data", WARN)
+
+
+def test_a_package_of_another_version_is_named_with_the_command_that_installs_it(monkeypatch):
+    there = {"ray": "2.40.0", "openrlhf": "0.10.0", "torch": None}
+    installed = machine._installed
+    monkeypatch.setattr(machine, "_installed", lambda name: there[name] if name in there else installed(name))
+    findings = {f.message.split()[0]: f for f in machine.versions("cpu")}
+    assert (findings["ray"].level, findings["ray"].remedy) == (WARN, "pip install 'ray==2.55.0'")
+    assert findings["openrlhf"].level == findings["torch"].level == FAIL
+    assert "torch is not installed" in findings["torch"].message
+    assert "flash-attn" not in findings and findings["vllm"].level == PASS
+
+
+def test_a_gpu_host_needs_flash_attention(monkeypatch):
+    monkeypatch.setattr(machine, "_installed", lambda name: None)
+    assert any("flash-attn is not installed" in f.message for f in machine.versions("cuda"))
+
+
+def test_too_little_disk_fails_with_the_sum(tmp_path):
+    finding = machine.disk(str(tmp_path / "not" / "there"), 1 << 60, "1 EiB is needed")
+    assert finding.level == FAIL and "1 EiB is needed" in finding.message and str(tmp_path) in finding.message
+    assert not (tmp_path / "not").exists()
+
+
+CACHE = 32 * 768 * 4.5  # 16 questions, 2 steps of 8
+CRITIC = {"algo__advantage__estimator": "gae", "critic__num_gpus_per_node": 1}
+
+
+@pytest.fixture
+def needed(parse, usual):
+    """Bytes and their sum: 1,000 parameters, paths of 768 tokens, groups of 4, 3 checkpoints, a critic of 100 if any."""
+    from openrlhf_rpo.launch.doctor.memory import ModelShape
+    from openrlhf_rpo.launch.doctor.training import disk_needed
+
+    def sum_up(**changes):
+        args = parse(**usual | {"ckpt__save_steps": 1, "ckpt__max_num": 3} | changes)
+        args.ds.param_dtype = "bf16"
+        shape, critic = ModelShape(1000, 1, 1, 1, 1, 1), 100 if args.critic.model_name_or_path else 0
+        return disk_needed(shape, critic, args, RPOConfig.from_namespace(args.rpo), 16, 2)[1:]
+
+    return sum_up
+
+
+def test_the_disk_holds_every_stored_path_and_a_copy_of_the_cache_in_every_checkpoint(needed):
+    n_bytes, why = needed()
+    assert n_bytes == 4 * (14_000 + CACHE) + 2_000 + CACHE
+    assert "4 checkpoints (--ckpt.max_num, the one that is being written)" in why
+    assert "32 paths x 768 tokens x 4.5 bytes" in why
+    assert "x 2.5 bytes" in needed(rpo__cache__log_probs="false")[1]
+    assert "80 paths" in needed(rpo__method="verify")[1]  # every sample
+
+
+def test_the_disk_holds_a_new_checkpoint_beside_those_that_are_kept(needed, usual):
+    evaluated = {"eval__dataset": usual["data__prompt_dataset"], "eval__steps": 1}
+    for changes, kept, which in (
+        (evaluated, 5, "--ckpt.max_num, the best one, the one that is being written"),
+        (evaluated | {"ckpt__save_steps": -1}, 2, "the best one, the one that is being written"),
+        (evaluated | {"ckpt__best_metric_key": "none"}, 4, "--ckpt.max_num, the one that is being written"),
+        (evaluated | {"ckpt__save_steps": -1, "eval__steps": -1}, 0, "none is written"),
+        (evaluated | {"ckpt__disable_ds": True}, 0, "none is written"),
+        ({"ckpt__save_steps": -1}, 0, "none is written"),
+        ({"ckpt__max_num": 0}, 2, "--ckpt.max_num, the one that is being written"),  # the newest one always stays
+    ):
+        n_bytes, why = needed(**changes)
+        assert n_bytes == kept * (14_000 + CACHE) + 2_000 + CACHE
+        assert f"{kept} checkpoints ({which})" in why
+
+
+def test_the_disk_holds_the_critic_the_moving_average_and_every_exported_model(needed, usual):
+    evaluated = {"eval__dataset": usual["data__prompt_dataset"], "eval__steps": 1}
+    assert needed(**CRITIC)[0] == 4 * (15_400 + CACHE) + 2_000 + CACHE
+    assert needed(**CRITIC, critic__save_value_network=True)[0] == 4 * (15_400 + CACHE) + 2_200 + CACHE
+    assert needed(train__enable_ema=True)[0] == 4 * (16_000 + CACHE) + 2_000 + CACHE
+    n_bytes, why = needed(ckpt__save_hf=True, **evaluated)
+    assert n_bytes == 5 * (14_000 + CACHE) + 4 * 2_000 + 2_000 + CACHE
+    assert "4 models of --ckpt.save_hf, which nothing removes" in why
+    assert needed(ckpt__save_hf=True, ckpt__disable_ds=True)[0] == 2 * 2_000 + 2_000 + CACHE
+
+
+def test_a_critic_has_one_output_in_place_of_a_vocabulary(parse, usual):
+    """The testbed's model ties its logits to its embeddings: one output of 128 weights more."""
+    from openrlhf_rpo.launch.doctor.training import critic_parameters
+
+    assert critic_parameters(parse(**usual)) == 0
+    assert critic_parameters(parse(**usual, **CRITIC)) == 598_144 + 128
+
+
+def test_every_option_that_a_remedy_names_exists():
+    known = {name for action in build_parser()._actions for name in action.option_strings}
+    sources = "".join(file.read_text() for file in Path(training.__file__).parent.glob("*.py"))
+    assert set(re.findall(r"--[a-z]+\.[a-z_.]*[a-z_]", sources)) - known == set()
+
+
+# ── Prompt ──
+
+
+@pytest.fixture
+def prompt_findings(parse, usual):
+    """What is said of a prompt by a level, with the testbed's tokenizer changed first."""
+    from openrlhf_rpo.launch.doctor.training import template
+
+    def examine(prompt, level, change=lambda tokenizer: None, **options):
+        args = parse(**usual | options)
+        tokenizer = load_tokenizer(args)
+        change(tokenizer)
+        question = Question("a1", prompt, "2")
+        return "\n".join(f.message for f in template(args, tokenizer, question) if f.level == level)
+
+    return examine
+
+
+def test_the_prompt_is_shown_as_the_model_gets_it(prompt_findings):
+    assert "4 tokens, label '2':\n1+1?" in prompt_findings("1+1?", PASS)
+    assert prompt_findings("1+1?", WARN) == ""
+
+
+def test_a_prompt_that_ends_with_the_end_is_found(prompt_findings):
+    assert "it ends with '<eos>'" in prompt_findings("1+1?<eos>", WARN)
+
+
+def test_a_doubled_beginning_is_found(prompt_findings):
+    def begin_with_eos(tokenizer):
+        tokenizer.bos_token = "<eos>"
+
+    assert "it begins with '<eos>' twice" in prompt_findings("<eos><eos>1+1?", WARN, begin_with_eos)
+
+
+def test_a_template_that_is_not_applied_or_opens_no_answer_is_found(prompt_findings):
+    def closed(tokenizer):
+        tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+
+    def opened(tokenizer):
+        closed(tokenizer)
+        tokenizer.chat_template += "{% if add_generation_prompt %}={% endif %}"
+
+    assert "it is not applied" in prompt_findings("1+1?", WARN, closed)
+    assert "begins inside the user's turn" in prompt_findings("1+1?", WARN, closed, data__apply_chat_template=True)
+    assert prompt_findings("1+1?", WARN, opened, data__apply_chat_template=True) == ""
+
+
+# ── Reward ──
+
+
+@pytest.fixture
+def reward_file(tmp_path):
+    def write(body):
+        file = tmp_path / "reward.py"
+        file.write_text(f"def reward_func(queries, prompts, labels):\n    {body}\n")
+        return {"rpo__reward__functions": None, "reward__remote_url": file}
+
+    return write
+
+
+def test_a_reward_that_fails_is_named_with_its_cause(doctor, reward_file):
+    said = found(doctor(**reward_file("raise ValueError('no such answer')")), "reward", FAIL)
+    assert "of 3 rewards failed" in said and "no such answer" in said
+
+
+def test_a_reward_that_right_answers_do_not_get_is_warned_about(doctor, reward_file):
+    document = doctor(**reward_file("return {'rewards': 0.0, 'scores': 0.0, 'extra_logs': {}}"))
+    assert "check --data.label_key" in found(document, "reward", WARN)
+
+
+# ── Sharing and cache ──
+
+
+def test_micro_batches_that_split_groups_are_said(doctor):
+    document = doctor(train__micro_batch_size=2, rollout__micro_batch_size=2)
+    assert "--train.micro_batch_size 4, or a multiple" in found(document, "shared prefix", WARN)
+    assert "every sample runs whole" in found(doctor(rpo__shared_prefix="off"), "shared prefix", WARN)
+
+
+def test_a_cache_that_holds_steps_fails_unless_the_run_resumes(doctor, parse, usual, commit_steps):
+    args = parse(**usual)
+    commit_steps(args, 1)
+    assert "already holds 1 steps" in found(doctor(), "cache", FAIL)
+    assert "1 steps; the run starts at step 0" in found(doctor(ckpt__load_enable=True), "cache", PASS)
+    other = write_dataset("main", Path(args.ckpt.path).parent / "other", 12, 4, seed=1)[0]
+    assert "a run with another data" in found(doctor(data__prompt_dataset=other), "cache", FAIL)
+
+
+def test_a_cache_of_a_command_that_sampled_nothing_is_open_to_this_one(doctor, parse, usual):
+    url = cache_url(parse(**usual))
+    with PathCache.open(url, {"data": "other"}) as cache:
+        cache.set_options({"actor.adam.lr": "0.5"})
+    assert "0 paths, 0 steps; the run starts at step 0" in found(doctor(), "cache", PASS)
+    with PathCache.open(url) as cache:
+        cache.commit_initial([], 100)
+    assert "a run with another data" in found(doctor(), "cache", FAIL)
+
+
+def test_a_cache_of_an_older_schema_is_no_failure(doctor, parse, usual, commit_steps):
+    args = parse(**usual)
+    commit_steps(args, 1)
+    with sqlite3.connect(cache_url(args).removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    connection.close()
+    importing = {"rpo__init__mode": "import", "rpo__init__source": "/none.jsonl:worked"}
+    document = doctor(ckpt__load_enable=True, **importing)
+    assert document["status"] == PASS
+    said = found(document, "cache", WARN)
+    assert "Resuming its run upgrades it" in said and "Only then can it be checked whether it belongs to this run" in said
+    assert "--ckpt.load_enable to resume that run" in found(doctor(), "cache", WARN)
+
+
+def test_the_source_of_an_initial_cache_is_looked_at(doctor, usual, tmp_path):
+    rows = [json.loads(line) | {"worked": "1"} for line in Path(usual["data__prompt_dataset"]).read_text().splitlines()]
+    (tmp_path / "worked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    importing = {"rpo__init__mode": "import", "rpo__init__source": f"{tmp_path}/worked.jsonl:worked"}
+    assert "16 of 16 paths are of this run's questions" in found(doctor(**importing), "initial cache", PASS)
+    importing["rpo__init__source"] = f"{tmp_path}/none.jsonl:worked"
+    assert "--rpo.init.source there is no file" in found(doctor(**importing), "initial cache", FAIL)
+    assert not Path(usual["ckpt__path"]).exists()
+
+
+def test_a_run_that_resumes_from_a_checkpoint_needs_no_source_any_more(doctor, usual):
+    checkpoint = Path(usual["ckpt__path"]) / "_actor" / "global_step1"
+    checkpoint.mkdir(parents=True)
+    importing = {"rpo__init__mode": "import", "rpo__init__source": "/none.jsonl:worked"}
+    (checkpoint.parent / "latest").write_text(checkpoint.name)
+    document = doctor(**importing, ckpt__load_enable=True)
+    assert "complete: the source is not read again" in found(document, "initial cache", PASS)
+    assert "there is no file" in found(doctor(**importing), "initial cache", FAIL)
+
+
+def test_an_address_where_no_cluster_is_fails_with_the_address(doctor, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    for device, topic in (("auto", "options"), ("cpu", "Ray has")):
+        said = found(doctor(rpo__device=device), topic, FAIL)
+        assert "no Ray cluster answers at RAY_ADDRESS 127.0.0.1:1" in said
+
+
+def test_more_processes_than_the_host_has_memory_for_are_a_warning(doctor):
+    said = found(doctor(vllm__num_engines=500), "Ray has", WARN)
+    assert "501 model processes" in said and "Ray kills processes when memory runs out" in said
+
+
+def test_plain_openrlhf_is_examined_too(doctor):
+    document = doctor(rpo__enable="false")
+    assert document["status"] == PASS and not found(document, "shared prefix", PASS)

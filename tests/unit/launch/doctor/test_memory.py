@@ -1,0 +1,77 @@
+"""The arithmetic of memory, held against sums by hand."""
+
+import pytest
+
+from openrlhf_rpo.launch.doctor import memory
+from openrlhf_rpo.launch.doctor.memory import ModelShape
+
+QWEN_1_5B = ModelShape(1_543_714_304, 28, 1536, 2, 128, 151_936)
+
+
+@pytest.fixture
+def args(parse):
+    """Eight GPUs, bfloat16, ZeRO stage 2, one path of 4,096 tokens in a micro-batch."""
+
+    def build(**changes):
+        usual = {
+            "actor__num_gpus_per_node": 8,
+            "data__max_len": 4096,
+            "train__micro_batch_size": 1,
+            "rollout__micro_batch_size": 4,
+            "vllm__num_engines": 8,
+        }
+        return parse(**usual | changes)
+
+    return build
+
+
+def bytes_of(terms):
+    return {term.name: term.bytes for term in terms}
+
+
+def test_weights_gradients_and_optimizer_follow_the_stage(args):
+    n = QWEN_1_5B.parameters
+    for stage, (weights, gradients, optimizer) in {0: (1, 1, 1), 1: (1, 1, 8), 2: (1, 8, 8), 3: (8, 8, 8)}.items():
+        terms = bytes_of(memory.training_terms(QWEN_1_5B, args(ds__zero_stage=stage)))
+        assert terms["weights"] == 2 * n // weights
+        assert terms["gradients"] == 2 * n // gradients
+        assert terms["optimizer"] == 12 * n // optimizer
+
+
+def test_an_optimizer_in_host_memory_takes_none_of_the_device(args):
+    assert bytes_of(memory.training_terms(QWEN_1_5B, args(ds__adam_offload=True)))["optimizer"] == 0
+
+
+def test_checkpointing_keeps_one_layer_and_an_input_of_each(args):
+    whole = bytes_of(memory.training_terms(QWEN_1_5B, args()))["activations"]
+    kept = bytes_of(memory.training_terms(QWEN_1_5B, args(actor__gradient_checkpointing_enable=True)))["activations"]
+    assert whole == 4096 * 1536 * 28 * 34
+    assert kept == 4096 * 1536 * (28 * 2 + 34)
+
+
+def test_float32_has_no_second_copy_of_the_weights(args):
+    options = args()
+    options.ds.param_dtype = "fp32"
+    terms = bytes_of(memory.training_terms(QWEN_1_5B, options))
+    assert (terms["weights"], terms["optimizer"]) == (4 * QWEN_1_5B.parameters, 8 * QWEN_1_5B.parameters // 8)
+    assert memory.checkpoint_bytes(QWEN_1_5B, 0, options) == 16 * QWEN_1_5B.parameters
+
+
+def test_a_checkpoint_holds_a_critic_and_a_moving_average(args):
+    n = QWEN_1_5B.parameters
+    assert memory.checkpoint_bytes(QWEN_1_5B, 100, args()) == 14 * n + 14 * 100
+    assert memory.checkpoint_bytes(QWEN_1_5B, 100, args(train__enable_ema=True)) == 16 * n + 14 * 100
+
+
+def test_keys_and_values_of_a_token_are_28_kib(args):
+    assert memory.kv_bytes_per_token(QWEN_1_5B, 2) == 2 * 28 * 2 * 128 * 2 == 28_672
+    engine = bytes_of(memory.engine_terms(QWEN_1_5B, args(vllm__tensor_parallel_size=2)))
+    assert engine["weights"] == QWEN_1_5B.parameters
+    assert engine["KV cache of one longest path"] == 4096 * 28_672 // 2
+
+
+def test_the_sum_is_written_out(args):
+    text = memory.written(memory.training_terms(QWEN_1_5B, args()))
+    assert "weights: 1,543,714,304 x 2 = 2.9 GiB" in text
+    assert "optimizer: 1,543,714,304 x 12 / 8 = 2.2 GiB" in text
+    assert text.splitlines()[-1].startswith("together ")

@@ -1,0 +1,406 @@
+"""What is found before an engine starts, and how it is said."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.testbed import model_dir
+from openrlhf_rpo.cache.errors import CacheMismatch
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli import train_rpo_ray
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.rollout.questions import load_questions
+from openrlhf_rpo.run.files import cache_copy_path, cache_url, fingerprints
+from openrlhf_rpo.upstream import get_tokenizer
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Write records to a file and give its path."""
+
+    def write(records, name="rows.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return path
+
+    return write
+
+
+def questions(n, **fields):
+    return [{"question": f"{i}+1?", "answer": str(i + 1)} | fields for i in range(n)]
+
+
+def test_a_good_run_passes_and_its_questions_are_counted(run, capsys):
+    run()
+    assert "16 questions\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("steps", "warned"), [(-1, True), (2, False)])
+def test_held_out_questions_that_are_never_asked_are_warned_of(run, capsys, steps, warned):
+    run(eval__steps=steps)
+    assert ("--eval.dataset is never evaluated without --eval.steps N" in capsys.readouterr().out) is warned
+
+
+def test_an_option_that_keeps_every_sample_whole_is_said(run, capsys):
+    run(actor__aux_loss_coef=0.01)
+    assert "Shared prefix: off, every sample runs whole: --actor.aux_loss_coef" in capsys.readouterr().out
+
+
+# ── The model ──
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A copy of the testbed's model that a test may damage."""
+    return Path(shutil.copytree(model_dir("main"), tmp_path / "copy"))
+
+
+def test_a_missing_model_folder_is_refused(run, tmp_path):
+    with pytest.raises(UsageError, match="--actor.model_name_or_path .*/nowhere: cannot be read"):
+        run(actor__model_name_or_path=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"model_type": "no_such_model"}'])
+def test_a_model_with_a_broken_configuration_is_refused(run, model, text):
+    (model / "config.json").write_text(text)
+    with pytest.raises(UsageError, match="--actor.model_name_or_path .*/copy: cannot be read"):
+        run(actor__model_name_or_path=model)
+
+
+def test_a_model_without_weights_is_refused(run, model):
+    (model / "model.safetensors").unlink()
+    with pytest.raises(UsageError, match="no weights"):
+        run(actor__model_name_or_path=model)
+
+
+def test_a_model_without_its_tokenizer_is_refused(run, model):
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+    with pytest.raises(UsageError, match="the tokenizer of .*/copy is not complete"):
+        run(actor__model_name_or_path=model)
+
+
+OWN_CODE = """
+open({trace!r}, "w").close()
+from transformers import Qwen2Config
+
+class Own(Qwen2Config):
+    pass
+"""
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_a_model_that_brings_code_is_refused_before_the_code_runs(run, model, file):
+    """The code leaves a trace when it is run; transformers would take it for a configuration."""
+    trace = model / "ran"
+    (model / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
+    config = json.loads((model / file).read_text())
+    config["auto_map"] = {"AutoConfig": "own.Own"} if file == "config.json" else {"AutoTokenizer": ["own.Own", None]}
+    (model / file).write_text(json.dumps(config))
+    with pytest.raises(
+        UsageError,
+        match=f"^--actor.model_name_or_path .*: the model brings Python code .*{file}.*--rpo.trust_remote_code",
+    ):
+        run(actor__model_name_or_path=model)
+    assert not trace.exists()
+
+
+def test_a_model_that_brings_code_runs_it_when_that_was_asked_for(run, model):
+    trace = model / "ran"
+    (model / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
+    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
+    (model / "config.json").write_text(json.dumps(config))
+    run(actor__model_name_or_path=model, rpo__trust_remote_code="true")
+    assert trace.exists()
+
+
+def test_plain_openrlhf_does_not_run_a_models_code_either(argv, model, capsys):
+    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
+    (model / "config.json").write_text(json.dumps(config))
+    assert train_rpo_ray.main(argv(actor__model_name_or_path=model, rpo__enable="false")) == 2
+    assert "the model brings Python code of its own" in capsys.readouterr().err
+
+
+def test_a_critic_that_brings_code_is_refused_by_its_own_option(run, model):
+    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="^--critic.model_name_or_path .*/copy: the model brings Python code"):
+        run(algo__advantage__estimator="gae", critic__model_name_or_path=model, critic__num_gpus_per_node=1)
+
+
+def test_the_checks_and_the_trainer_agree_on_the_tokenizer(run, model):
+    """Upstream gives a tokenizer without a padding token one, which changes its fingerprint."""
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    del config["pad_token"]
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    args = run(actor__model_name_or_path=model)
+    tokenizer = get_tokenizer(args.actor.model_name_or_path, None, "left", None, use_fast=True)
+    loaded, _ = load_questions(args, tokenizer)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.mark_initialised()  # from here on the cache is the checks' run alone
+    PathCache.open(cache_url(args), fingerprints(args, loaded, tokenizer)).close()
+
+
+# ── The data ──
+
+
+def test_a_missing_data_set_is_refused(run, tmp_path):
+    with pytest.raises(UsageError, match="--data.prompt_dataset .*none.jsonl: cannot be read"):
+        run(data__prompt_dataset=tmp_path / "none.jsonl")
+    with pytest.raises(UsageError, match="--eval.dataset .*none.jsonl: cannot be read"):
+        run(eval__dataset=tmp_path / "none.jsonl")
+    with pytest.raises(UsageError, match="--data.prompt_dataset is missing"):
+        run(data__prompt_dataset=None)
+
+
+def test_a_broken_file_is_refused_with_the_place(run, tmp_path):
+    (tmp_path / "broken.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n{"question": \n')
+    with pytest.raises(UsageError, match="broken.jsonl: cannot be read: JSON parse error"):
+        run(data__prompt_dataset=tmp_path / "broken.jsonl")
+
+
+def test_an_empty_data_set_is_refused(run, rows):
+    with pytest.raises(UsageError, match="rows.jsonl: the data set is empty"):
+        run(data__prompt_dataset=rows([]))
+
+
+@pytest.mark.parametrize(
+    ("change", "missing", "flag"),
+    [
+        ({"data__input_key": "prompt"}, "prompt", "--data.input_key"),
+        ({"data__label_key": "label"}, "label", "--data.label_key"),
+    ],
+)
+def test_a_missing_column_is_refused_with_the_columns_there_are(run, change, missing, flag):
+    with pytest.raises(UsageError, match=rf"no column '{missing}' \({flag}\); the columns are question, answer"):
+        run(**change)
+
+
+def test_a_missing_split_is_refused(run):
+    with pytest.raises(UsageError, match="there is no split 'dev'"):
+        run(data__prompt_split="dev")
+
+
+def test_probabilities_must_be_one_for_each_data_set(run):
+    with pytest.raises(UsageError, match="one for each data set"):
+        run(data__prompt_probs="0.5,0.5")
+
+
+def test_questions_that_are_no_text_are_refused(run, rows):
+    with pytest.raises(UsageError, match="--data.input_key question holds 7, which is not text"):
+        run(data__prompt_dataset=rows([{"question": 7, "answer": "8"}] * 8))
+
+
+def test_a_template_that_does_not_fit_is_refused(run):
+    with pytest.raises(UsageError, match="--data.apply_chat_template does not fit: .*chat_template is not set"):
+        run(data__apply_chat_template=True)
+    with pytest.raises(UsageError, match="--data.input_template does not fit"):
+        run(data__input_template="{x}: {}")
+
+
+def test_duplicates_are_merged_and_said(run, rows, capsys):
+    run(data__prompt_dataset=rows(questions(10) + questions(3)))
+    assert "10 questions (3 duplicates merged)" in capsys.readouterr().out
+
+
+def test_the_same_question_with_another_label_is_another_question(run, rows, capsys):
+    run(data__prompt_dataset=rows(questions(8) + questions(8, answer="99")))
+    assert "16 questions\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("episodes", [1, 5])
+def test_fewer_questions_than_a_batch_are_refused(run, rows, episodes):
+    """However many episodes: a batch has no question twice."""
+    with pytest.raises(UsageError, match=r"--rollout.batch_size 8 asks for more .*\(7\).*no step would run"):
+        run(data__prompt_dataset=rows(questions(7)), train__num_episodes=episodes)
+    run(data__prompt_dataset=rows(questions(8), "enough.jsonl"), train__num_episodes=episodes)
+
+
+def test_prompts_that_leave_no_room_for_an_answer_are_refused(run, rows):
+    """The testbed's tokenizer has a token a character; "0+1?" has 4."""
+    data = rows(questions(9) + [{"question": "1+1+1+1+1?", "answer": "5"}])
+    run(data__prompt_dataset=data, data__max_len=11)
+    with pytest.raises(UsageError, match="1 of 10 prompts leave no room .* the longest has 10 tokens, --data.max_len is 10"):
+        run(data__prompt_dataset=data, data__max_len=10, eval__dataset=None)
+    with pytest.raises(UsageError, match="--eval.dataset: 1 of 10 prompts leave no room"):
+        run(data__prompt_dataset=rows(questions(9), "short.jsonl"), eval__dataset=data, data__max_len=10)
+
+
+def test_little_room_for_a_path_is_warned_about_unless_no_path_needs_it(run, rows, capsys):
+    """The longest prompt has 10 tokens: 2 of 12 are less than a quarter."""
+    data = rows([*questions(9), {"question": "100000+10?", "answer": "100010"}])
+    run(data__prompt_dataset=data, eval__dataset=None, data__max_len=12)
+    said = capsys.readouterr().out
+    assert "Warning: the longest prompt has 10 tokens and leaves 2 of --data.max_len 12 for its path" in said
+    run(data__prompt_dataset=data, eval__dataset=None, data__max_len=12, rollout__max_new_tokens=2)
+    run(data__prompt_dataset=data, eval__dataset=None, data__max_len=14)
+    assert "leaves" not in capsys.readouterr().out
+
+
+def test_an_empty_prompt_is_refused(run, rows):
+    with pytest.raises(UsageError, match="1 of 9 prompts have no tokens"):
+        run(data__prompt_dataset=rows(questions(8) + [{"question": "", "answer": "1"}]))
+
+
+# ── Labels ──
+
+
+def test_some_labels_that_math_cannot_parse_are_warned_about_and_named(run, rows, capsys):
+    run(data__prompt_dataset=rows(questions(16) + [{"question": "7+7?", "answer": "??"}]), eval__dataset=None)
+    out = capsys.readouterr().out
+    assert "Warning: 1 of 17 labels cannot be parsed" in out and "'??' ('7+7?')" in out
+
+
+def test_many_labels_that_math_cannot_parse_are_refused(run, rows):
+    data = rows(questions(8) + [{"question": "7+7?", "answer": "??"}])  # 1 of 9 is above a tenth
+    with pytest.raises(UsageError, match="1 of 9 labels cannot be parsed .* Check --data.label_key"):
+        run(data__prompt_dataset=data, eval__dataset=None)
+
+
+def test_labels_are_not_looked_at_when_no_reward_parses_them(run, rows):
+    data = rows(questions(8, answer="??"))
+    run(data__prompt_dataset=data, eval__dataset=None, rpo__reward__functions="format")
+
+
+# ── The reward ──
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "there is no file"),
+        ("def reward_func(:\n", "SyntaxError|invalid syntax"),
+        ("import no_such_module\n", "no_such_module"),
+        ("def reward(queries, prompts, labels): pass\n", "reward_func"),
+    ],
+)
+def test_a_reward_file_that_cannot_work_is_refused(run, tmp_path, text, reason):
+    if text is not None:
+        (tmp_path / "reward.py").write_text(text)
+    with pytest.raises(UsageError, match=reason):
+        run(rpo__reward__functions=None, reward__remote_url=tmp_path / "reward.py")
+
+
+def test_an_unknown_shipped_reward_is_refused(run):
+    with pytest.raises(UsageError, match="unknown reward 'maths'"):
+        run(rpo__reward__functions="maths")
+
+
+# ── Folders ──
+
+
+@pytest.mark.parametrize("flag", ["ckpt__path", "ckpt__output_dir"])
+def test_a_folder_that_cannot_be_made_is_refused(run, tmp_path, flag):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=f"--{flag.replace('__', '.')} .*file/below: cannot be created"):
+        run(**{flag: tmp_path / "file" / "below"})
+
+
+# ── The cache ──
+
+
+def save_copy(args, step: int) -> None:
+    """As a checkpoint of that step leaves it."""
+    copy = Path(cache_copy_path(args, f"global_step{step}"))
+    copy.parent.mkdir(parents=True)
+    (copy.parent.parent / "latest").write_text(f"global_step{step}")
+    tokenizer = get_tokenizer(args.actor.model_name_or_path, None)
+    loaded, _ = load_questions(args, tokenizer)
+    with PathCache.open(cache_url(args), fingerprints(args, loaded, tokenizer)) as cache:
+        cache.copy_to(str(copy))
+
+
+def remove_cache(args) -> Path:
+    file = Path(cache_url(args).removeprefix("sqlite:///"))
+    for path in file.parent.glob(file.name + "*"):
+        path.unlink()
+    return file
+
+
+def test_the_same_command_may_be_checked_again_before_it_has_run(run):
+    run()
+    run()
+
+
+def test_a_cache_of_another_data_set_is_refused(run, commit_steps, rows):
+    commit_steps(run(), 0)
+    with pytest.raises(CacheMismatch, match="data fingerprint differs"):
+        run(data__prompt_dataset=rows(questions(8)))
+
+
+def test_a_cache_of_another_tokenizer_is_refused(run, commit_steps, model):
+    commit_steps(run(), 0)
+    text = (model / "tokenizer.json").read_text()
+    (model / "tokenizer.json").write_text(text.replace('"z"', '"Z"', 1))
+    with pytest.raises(CacheMismatch, match="tokenizer fingerprint differs"):
+        run(actor__model_name_or_path=model)
+
+
+def test_a_cache_that_holds_steps_needs_the_flag_that_resumes(run, commit_steps):
+    args = run()
+    commit_steps(args, 2)
+    with pytest.raises(UsageError, match="already holds 2 steps of a run: add --ckpt.load_enable"):
+        run()
+    run(ckpt__load_enable=True)
+
+
+def test_a_lost_cache_comes_back_from_the_checkpoint_when_the_run_resumes(run, commit_steps, capsys):
+    args = run()
+    commit_steps(args, 3)
+    save_copy(args, 3)
+    file = remove_cache(args)
+    run(ckpt__load_enable=True)
+    assert "restoring the copy beside the checkpoint" in capsys.readouterr().out
+    with PathCache.open(f"sqlite:///{file}") as cache:
+        assert cache.latest_step == 3
+
+
+def test_a_lost_cache_does_not_come_back_into_a_new_run(run, commit_steps):
+    args = run()
+    commit_steps(args, 1)
+    save_copy(args, 1)
+    file = remove_cache(args)
+    run()
+    with PathCache.open(f"sqlite:///{file}") as cache:
+        assert cache.latest_step == -1
+
+
+# ── The command ──
+
+
+def test_a_bad_command_ends_with_status_2_and_one_message_before_ray_or_an_engine_exists(argv, tmp_path):
+    program = (
+        "import sys; from openrlhf_rpo.cli.train_rpo_ray import main; status = main(sys.argv[1:]); "
+        "ray = sys.modules.get('ray'); started = ray is not None and ray.is_initialized(); "
+        "print('ray started:', started, 'vllm:', 'vllm' in sys.modules); sys.exit(status)"
+    )
+    words = argv(
+        actor__model_name_or_path=model_dir("main"),
+        data__prompt_dataset=tmp_path / "none.jsonl",
+        ckpt__path=tmp_path / "c",
+        rpo__device="cpu",
+    )
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=env)
+    assert result.returncode == 2
+    assert result.stderr.strip().splitlines()[-1].startswith(f"error: --data.prompt_dataset {tmp_path}/none.jsonl")
+    assert "Traceback" not in result.stderr
+    assert "ray started: False vllm: False" in result.stdout
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_wrong_option_is_said_without_loading_torch(argv):
+    program = (
+        "import sys; from openrlhf_rpo.cli.train_rpo_ray import main; print(main(sys.argv[1:])); "
+        "print([name for name in ('torch', 'ray', 'vllm', 'transformers') if name in sys.modules])"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    words = argv(rpo__update__epsilon=7)
+    result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=env)
+    assert result.stdout.split() == ["2", "[]"]
+    assert result.stderr == "error: --rpo.update.epsilon 7.0: at least 0 and at most 1\n"

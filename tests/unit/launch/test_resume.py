@@ -1,0 +1,233 @@
+"""What may change when a run is resumed, and what is refused before an engine starts."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.rollout.questions import load_questions
+from openrlhf_rpo.run.checkpoints import CACHE_FILE, Checkpoints
+from openrlhf_rpo.run.files import cache_url
+from openrlhf_rpo.run.steering import steering_options
+from openrlhf_rpo.types import StepRecord
+from openrlhf_rpo.upstream import get_tokenizer
+
+
+@pytest.fixture
+def begun(run):
+    """Begin a run as the trainer does, with steps that visited nothing."""
+
+    def begin(steps=0, **changes):
+        args = run(**changes)
+        questions, _ = load_questions(args, get_tokenizer(args.actor.model_name_or_path, None, use_fast=True))
+        with PathCache.open(cache_url(args)) as cache:
+            cache.set_options(steering_options(args, questions))
+            cache.mark_initialised()
+            for step in range(1, steps + 1):
+                cache.commit_step(StepRecord(step, 0, 8 * step, {}), [])
+        return args
+
+    return begin
+
+
+def resume(run, **changes):
+    return run(ckpt__load_enable=True, **changes)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("train__seed", 7, "--train.seed was 42, now 7"),
+        ("rollout__temperature", 0.7, "--rollout.temperature was 1.0, now 0.7"),
+        ("rpo__cut__max", "fixed:9", '--rpo.cut.max was "ratio:0.5", now "fixed:9"'),
+        ("rpo__update__epsilon", 0.2, "--rpo.update.epsilon was 0.1, now 0.2"),
+        ("train__micro_batch_size", 4, "--train.micro_batch_size was 8, now 4"),
+        ("actor__adam__lr", 1e-3, "--actor.adam.lr was 1e-06, now 0.001"),
+        ("rpo__preset", "dapo", "--algo.dynamic_filtering_enable was false, now true"),
+    ],
+)
+def test_an_option_that_steers_the_run_may_not_change(begun, run, option, value, said):
+    begun(2)
+    with pytest.raises(UsageError) as refused:
+        resume(run, **{option: value})
+    assert said in str(refused.value)
+    assert "--rpo.allow_changed_options true" in str(refused.value)
+
+
+def test_a_checkpoint_is_loaded_into_as_many_processes_as_wrote_it(begun, run, monkeypatch):
+    begun(2, actor__num_gpus_per_node=1)
+    monkeypatch.setattr(Checkpoints, "settle", lambda self: "global_step2")
+    with pytest.raises(UsageError, match=r"training processes was \[1\], now \[2\]: DeepSpeed.*--ds.use_universal_ckpt"):
+        resume(run, actor__num_gpus_per_node=2, rpo__allow_changed_options="true")
+    resume(run, actor__num_gpus_per_node=2, ds__use_universal_ckpt=True)
+    monkeypatch.setattr(Checkpoints, "settle", lambda self: None)
+    resume(run, actor__num_gpus_per_node=2)  # nothing to load
+
+
+def test_every_difference_is_named(begun, run):
+    begun(1)
+    with pytest.raises(UsageError, match="--rollout.top_p was 1.0, now 0.9; --train.seed was 42, now 1"):
+        resume(run, rollout__top_p=0.9, train__seed=1)
+
+
+def test_a_run_in_its_initial_cache_is_held_to_its_options_too(begun, run):
+    begun(0)
+    with pytest.raises(UsageError, match="--train.seed"):
+        run(train__seed=7)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"eval__steps": 5, "eval__temperature": 0.1},
+        {"logger__tensorboard_dir": "elsewhere", "logger__logging_steps": 3},
+        {"ckpt__save_steps": 3, "ckpt__max_num": 1},
+        {"rollout__micro_batch_size": 4, "vllm__gpu_memory_utilization": 0.5},
+        {"rpo__reward__workers": 1, "rpo__reward__timeout": 5, "rpo__dynamic__max_batches": 20},
+    ],
+)
+def test_logging_evaluation_checkpoints_and_hardware_may_change(begun, run, changes):
+    begun(1)
+    resume(run, **changes)
+
+
+def test_the_same_data_and_model_may_lie_elsewhere(begun, run, tmp_path):
+    args = begun(1)
+    moved = tmp_path / "moved.jsonl"
+    moved.write_text(Path(args.data.prompt_dataset).read_text())
+    resume(run, data__prompt_dataset=moved)
+
+
+def test_the_same_questions_in_another_order_are_refused(begun, run, tmp_path):
+    args = begun(1)
+    lines = Path(args.data.prompt_dataset).read_text().splitlines()
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(reversed(lines)) + "\n")
+    with pytest.raises(UsageError, match="order of the questions was"):
+        resume(run, data__prompt_dataset=other)
+
+
+def test_more_episodes_are_welcome_and_what_they_do_to_the_learning_rate_is_said(begun, run, capsys):
+    begun(1)
+    resume(run, train__num_episodes=4)
+    out = capsys.readouterr().out
+    assert "--train.num_episodes was 1, now 4: from here on the learning rate follows the cosine_with_min_lr" in out
+
+
+def test_with_a_constant_learning_rate_more_episodes_need_no_note(begun, run, capsys):
+    begun(1, actor__lr_scheduler="constant")
+    resume(run, actor__lr_scheduler="constant", train__num_episodes=4)
+    assert "num_episodes" not in capsys.readouterr().out
+
+
+def test_a_changed_run_goes_on_when_the_user_says_so(begun, run, capsys):
+    begun(1)
+    resume(run, train__seed=7, rpo__allow_changed_options="true")
+    assert "Note: --train.seed was 42, now 7" in capsys.readouterr().out
+
+
+def test_a_reward_file_is_compared_by_what_it_says(begun, run, tmp_path):
+    def reward(name, constant):
+        file = tmp_path / name
+        file.write_text(f"def reward_func(queries, prompts, labels):\n    return [{constant}] * len(queries)\n")
+        return {"rpo__reward__functions": None, "reward__remote_url": file}
+
+    begun(1, **reward("a.py", 1.0))
+    resume(run, **reward("moved.py", 1.0))
+    with pytest.raises(UsageError, match="content of the reward file was"):
+        resume(run, **reward("a.py", 0.5))
+
+
+@pytest.fixture
+def method(tmp_path):
+    def write(folder, share):
+        file = tmp_path / folder / "mine.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"from openrlhf_rpo.algo.methods import RPO\nclass Mine(RPO):\n    share = {share}\n")
+        return f"{file}:Mine"
+
+    return write
+
+
+def test_a_method_of_the_users_own_is_compared_by_what_it_says(begun, run, method):
+    begun(1, rpo__method=method("a", 4))
+    resume(run, rpo__method=method("moved", 4))
+    with pytest.raises(UsageError, match="content of the file of --rpo.method was"):
+        resume(run, rpo__method=method("a", 5))
+
+
+def test_shared_prefixes_may_change_unless_they_decide_what_is_trained_on_together(begun, run):
+    begun(1)
+    resume(run, rpo__shared_prefix="off")
+
+
+def test_with_several_updates_a_rollout_shared_prefixes_may_not_change(begun, run):
+    begun(1, train__batch_size=8)
+    with pytest.raises(UsageError, match="shared prefixes was true, now false"):
+        resume(run, train__batch_size=8, rpo__shared_prefix="off")
+    with pytest.raises(UsageError, match="shared prefixes was true, now false"):
+        resume(run, train__batch_size=8, ds__use_liger_kernel=True)
+
+
+def test_a_cache_without_stored_options_still_opens(begun, run):
+    args = begun(1)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.set_options({})
+    resume(run, train__seed=7)
+
+
+def test_stored_options_are_read_back_and_replaced(begun):
+    args = begun()
+    with PathCache.open(cache_url(args)) as cache:
+        assert json.loads(cache.options["train.seed"]) == 42
+        cache.set_options({"a": "1"})
+        assert cache.options == {"a": "1"}
+        assert cache.fingerprints  # other rows of the run stay
+
+
+def checkpointed(args, step: int) -> Path:
+    """A checkpoint of that step with its copy of the cache."""
+    copy = Path(args.ckpt.path, "_actor", f"global_step{step}", CACHE_FILE)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.copy_to(str(copy))
+    (copy.parent.parent / "latest").write_text(copy.parent.name)
+    return copy
+
+
+def test_a_cache_that_ends_before_the_checkpoint_is_refused(begun, run):
+    args = begun(3)
+    checkpointed(args, 3)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.rollback(2)
+    with pytest.raises(CacheError, match="ends at step 2, before the checkpoint global_step3"):
+        resume(run)
+
+
+def test_a_damaged_row_is_found_before_the_run_goes_on(begun, run):
+    args = begun(3)
+    copy = checkpointed(args, 3)
+    with sqlite3.connect(cache_url(args).removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE steps SET consumed = 7 WHERE step = 2")
+    connection.close()
+    with pytest.raises(CacheCorrupt, match=f"the record of step 2 is damaged.*the copy {copy} takes its place"):
+        resume(run)
+
+
+def test_a_damaged_cache_is_refused_with_the_copy_that_takes_its_place(begun, run, capsys):
+    args = begun(3)
+    copy = checkpointed(args, 3)
+    file = cache_url(args).removeprefix("sqlite:///")
+    with open(file, "r+b") as f:
+        f.truncate(9000)
+    with pytest.raises(CacheCorrupt, match=f"the copy {copy} takes its place"):
+        resume(run)
+
+
+def test_a_resume_without_a_checkpoint_says_that_it_starts_over(begun, run, capsys):
+    begun(2)
+    resume(run)
+    assert "No checkpoint below --ckpt.path" in capsys.readouterr().out
