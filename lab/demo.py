@@ -34,7 +34,7 @@ def training_command(level: str, out: Path, steps: int) -> list[str]:
         "data.label_key": "answer",
         "data.max_len": 768,
         "eval.dataset": held_out,
-        "eval.steps": max(1, steps // 3),
+        "eval.steps": max(1, steps // 2),
         "eval.temperature": 1.0,
         "eval.n_samples_per_prompt": 2,
         "rpo.reward.functions": "math",
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
     """Train, print the table and write the plot. Raises UserError."""
     parser = argparse.ArgumentParser(prog="openrlhf-rpo demo", description=(__doc__ or "").split(": ", 1)[1])
     parser.add_argument("--out", default="runs/demo", help="folder of the run (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=24, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=16, help="training steps (default: %(default)s)")
     parser.add_argument("--level", default="main", choices=["main", "hard"], help="difficulty (default: %(default)s)")
     args = parser.parse_args(words)
     if args.steps < 1:
