@@ -6,10 +6,12 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.upstream import STAGING
 
 from .conftest import TrainingRun, refused, run_training, run_until, training_command
@@ -96,6 +98,40 @@ def test_more_episodes_go_on_where_a_run_had_ended(tmp_path, finished_run, same_
     with longer.cache() as cache, finished_run.cache() as before:
         assert [r.step for r in cache.records()] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
         assert cache.records()[:6] == before.records()
+
+
+@pytest.mark.long
+def test_a_run_of_the_former_options_goes_on_as_the_method_that_it_was(tmp_path, monkeypatch, capsys) -> None:
+    """Two steps that the code before `--rpo.method` wrote (its default was verified reuse), and two more of today's."""
+    with tarfile.open(Path(__file__).parent / "data" / "former_run.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "checkpoints")
+    monkeypatch.chdir(tmp_path)  # relative, as they were given
+    options = {
+        "actor__model_name_or_path": "model",
+        "data__prompt_dataset": "questions.jsonl",
+        "data__max_len": 64,
+        "rollout__batch_size": 2,
+        "rollout__n_samples_per_prompt": 2,
+        "rollout__micro_batch_size": 4,
+        "rollout__max_new_tokens": 24,
+        "train__batch_size": 4,
+        "train__micro_batch_size": 4,
+        "train__num_episodes": 2,
+        "actor__adam__lr": None,
+        "ckpt__save_steps": 2,
+        "ckpt__load_enable": True,
+    }
+    before = PathCache.open_to_read(f"sqlite:///{tmp_path}/checkpoints/rpo_cache.db")
+    with before:
+        records = before.records()
+    assert '--rpo.method was "verify", now "rpo"' in refused(training_command(tmp_path, 2, **options), capsys)
+    resumed = run_training(tmp_path, 2, **options, rpo__method="verify")
+    assert resumed.status == 0, resumed.output[-3000:]
+    assert "Resumed at step 2" in resumed.output
+    with resumed.cache() as cache:
+        assert cache.records()[:2] == records and [r.step for r in cache.records()] == [1, 2, 3, 4]
+        assert cache.records()[-1].metrics["rpo/prefix_tokens"] > 0  # what the former code stored is continued
 
 
 @pytest.mark.long
