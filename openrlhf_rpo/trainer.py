@@ -248,6 +248,7 @@ class _RPOTrainer(BasePPOTrainer):
             self.kl_ctl.update(status["kl"], self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt)
         if needs_old_log_probs(self.args):  # else the training step reported it
             status["rollout_log_prob_gap"] = torch.cat([e.info["rollout_log_prob_gap"] for e in experiences]).mean().item()
+        need_finite(status, step + 1)
         return status
 
     def commit(self, batch: Batch, step: int, trained: dict[str, Any]) -> dict[str, float]:
@@ -366,6 +367,23 @@ class _RPOTrainer(BasePPOTrainer):
         for tracker in (self.wandb_logger, self.tensorboard_logger):
             if tracker:
                 tracker.close()
+
+
+_FINITE = (
+    *("policy_loss", "critic_loss", "actor_grad_norm", "critic_grad_norm"),
+    *("rollout_log_prob_gap", "kl", "ppo_kl", "reward", "return"),
+)
+
+
+def need_finite(status: dict[str, Any], step: int) -> None:
+    """Raises Failed when a loss, norm, gap or reward is NaN or infinite, before anything of the step is saved."""
+    wrong = [f"{name} is {status[name]:g}" for name in _FINITE if not math.isfinite(status.get(name) or 0.0)]
+    if wrong:
+        raise Failed(
+            f"step {step}: {', '.join(wrong)}, so the weights are useless now. Nothing of this step is saved: cache and "
+            "checkpoints end with earlier steps, and --ckpt.load_enable resumes from the last checkpoint. Likely causes: "
+            "--actor.adam.lr is too large, --rollout.temperature is near 0, or the numbers overflow (--ds.param_dtype)"
+        )
 
 
 RPOTrainer = ray.remote(_RPOTrainer)

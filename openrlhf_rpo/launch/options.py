@@ -13,6 +13,7 @@ from openrlhf_rpo.algo.presets import expand, preset
 from openrlhf_rpo.config import RPOConfig, add_options
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.former import refuse_former
+from openrlhf_rpo.launch.ranges import check_ranges
 from openrlhf_rpo.option import options_of
 from openrlhf_rpo.training.passes import cannot_share, shares_prefixes
 
@@ -49,6 +50,7 @@ def parse(argv: Sequence[str]) -> SimpleNamespace:
     rpo = RPOConfig.from_namespace(upstream.nest(flat).rpo)
     _use_shipped_rewards(flat, rpo)
     _make_files_absolute(flat)
+    check_ranges(flat)
     args = upstream.finish_args(flat)
     check_options(args, rpo)
     return args

@@ -23,6 +23,8 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
     Raises UsageError or CacheError.
     """
     url, where = cache_url(args), cache_name(args)
+    if not args.ckpt.load_enable:
+        refuse_to_replace(args)
     tag, copy = _settle_checkpoint(args) if args.ckpt.load_enable else (None, None)
     if copy and PathCache.is_missing(url):
         print(f"The cache {where} is missing; restoring the copy beside the checkpoint, {copy}", flush=True)
@@ -47,6 +49,16 @@ def _settle_checkpoint(args: SimpleNamespace) -> tuple[str | None, str | None]:
         return None, None
     copy = cache_copy_path(args, tag)
     return tag, copy if os.path.exists(copy) else None
+
+
+def refuse_to_replace(args: SimpleNamespace) -> None:
+    """Raises UsageError when --ckpt.path has checkpoints, which those of a new run would replace."""
+    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest()
+    if tag is not None:
+        raise UsageError(
+            f"--ckpt.path {args.ckpt.path} holds the checkpoints of a run, up to {tag}, and this run's would replace them: "
+            "add --ckpt.load_enable to resume it, or use another --ckpt.path"
+        )
 
 
 def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:

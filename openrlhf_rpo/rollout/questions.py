@@ -1,6 +1,7 @@
 """The questions of a run: loaded like OpenRLHF's prompts, without duplicates, in a seeded order."""
 
 import hashlib
+import math
 from collections.abc import Sequence, Set
 from types import SimpleNamespace
 from typing import Any
@@ -67,10 +68,29 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, flag: str) -> list
     no_text = next((p for p in data.prompts if not isinstance(p, str)), "")
     if no_text != "":
         raise UsageError(f"{flag}: --data.input_key {args.data.input_key} holds {no_text!r}, which is not text")
+    if args.data.label_key is not None:
+        _need_labels(rows[args.data.label_key], f"{flag}: --data.label_key {args.data.label_key}")
     texts = map(question_text, rows[args.data.input_key])
     ids = tokenizer(list(data.prompts), add_special_tokens=False)["input_ids"]
     columns = (data.prompts, map(str, data.labels), data.datasources, texts, map(tuple, ids))
     return [Question(question_id(row[0], row[1]), *row) for row in zip(*columns, strict=True)]
+
+
+def _need_labels(labels: Sequence[Any], where: str) -> None:
+    """Raises UsageError unless every label is a number or a text that says something."""
+    bad = [(row, label) for row, label in enumerate(labels, 1) if not _is_label(label)]
+    if bad:
+        row, label = bad[0]
+        raise UsageError(
+            f"{where}: {len(bad)} of {len(labels)} rows have no label to compare an answer with, the first is row {row}: "
+            f"{str(label)[:80]!r}. Remove these rows; `openrlhf-rpo data` does"
+        )
+
+
+def _is_label(label: Any) -> bool:
+    if isinstance(label, str):
+        return label.strip().lower() not in ("", "n/a", "nan", "null")
+    return isinstance(label, int) or (isinstance(label, float) and math.isfinite(label))
 
 
 class QuestionStream:

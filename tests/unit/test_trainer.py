@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_rpo.trainer import _RPOTrainer
+from openrlhf_rpo.errors import Failed
+from openrlhf_rpo.trainer import _FINITE, _RPOTrainer, need_finite
 
 
 @pytest.mark.parametrize(("max_steps", "batch", "epochs", "updates"), [(15, 256, 1, 15), (15, 128, 1, 30), (15, 128, 2, 60)])
@@ -15,3 +16,14 @@ def test_the_learning_rate_schedule_is_as_long_as_the_run(max_steps, batch, epoc
         train=SimpleNamespace(batch_size=batch, max_epochs=epochs),
     )
     assert _RPOTrainer.get_max_steps(SimpleNamespace(max_steps=max_steps, args=args)) == updates
+
+
+@pytest.mark.parametrize("name", _FINITE)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_step_whose_numbers_are_not_finite_ends_the_run(name, value):
+    with pytest.raises(Failed, match=f"^step 7: {name} is {value:g}, .*--ckpt.load_enable resumes"):
+        need_finite({"policy_loss": 0.1, "actor_grad_norm": 1.0, "rollout_log_prob_gap": 0.0} | {name: value}, 7)
+
+
+def test_what_a_run_does_not_measure_does_not_end_it():
+    need_finite({"policy_loss": 0.1, "kl": None, "group_reward_std": float("nan")}, 1)

@@ -110,6 +110,20 @@ def test_a_model_that_brings_code_is_refused_before_the_code_runs(run, model, fi
     assert not trace.exists()
 
 
+def test_code_that_is_named_deep_in_a_json_file_or_runs_while_generating_is_refused_too(run, model):
+    (model / "more").mkdir()
+    (model / "more" / "processor_config.json").write_text(
+        json.dumps({"image": [{"auto_map": {"AutoProcessor": "own.Own"}}]})
+    )
+    with pytest.raises(UsageError, match="brings Python code of its own .by its more/processor_config.json"):
+        run(actor__model_name_or_path=model)
+    shutil.rmtree(model / "more")
+    (model / "custom_generate").mkdir()
+    (model / "custom_generate" / "generate.py").write_text("raise SystemExit")
+    with pytest.raises(UsageError, match="brings Python code of its own .by its custom_generate/generate.py"):
+        run(actor__model_name_or_path=model)
+
+
 def test_a_model_that_brings_code_runs_it_when_that_was_asked_for(run, model):
     trace = model / "ran"
     (model / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
@@ -250,6 +264,20 @@ def test_an_empty_prompt_is_refused(run, rows):
 # ── Labels ──
 
 
+@pytest.mark.parametrize(("label", "other"), [(None, "4"), ("", "4"), ("N/A", "4"), ("nan", "4"), (float("nan"), 4.0)])
+def test_rows_without_a_label_are_refused_and_counted(run, rows, label, other):
+    file = rows([{"question": f"{i}+1?", "answer": other if i % 2 else label} for i in range(16)])
+    with pytest.raises(UsageError, match="--data.label_key answer: 8 of 16 rows have no label to compare .* first is row 1"):
+        run(data__prompt_dataset=file)
+
+
+@pytest.mark.parametrize("label", [["4"], {"answer": "4"}])
+def test_labels_that_are_lists_or_dictionaries_are_refused(run, rows, label):
+    file = rows([{"question": f"{i}+1?", "answer": label} for i in range(16)])
+    with pytest.raises(UsageError, match="--data.label_key answer: 16 of 16 rows have no label to compare"):
+        run(data__prompt_dataset=file)
+
+
 def test_some_labels_that_math_cannot_parse_are_warned_about_and_named(run, rows, capsys):
     run(data__prompt_dataset=rows(questions(16) + [{"question": "7+7?", "answer": "??"}]), eval__dataset=None)
     out = capsys.readouterr().out
@@ -360,14 +388,15 @@ def test_a_lost_cache_comes_back_from_the_checkpoint_when_the_run_resumes(run, c
         assert cache.latest_step == 3
 
 
-def test_a_lost_cache_does_not_come_back_into_a_new_run(run, commit_steps):
+def test_checkpoints_whose_cache_is_lost_are_not_replaced_by_those_of_a_new_run(run, commit_steps):
+    """Without --ckpt.load_enable its first checkpoint would remove the earlier ones."""
     args = run()
     commit_steps(args, 1)
     save_copy(args, 1)
     file = remove_cache(args)
-    run()
-    with PathCache.open(f"sqlite:///{file}") as cache:
-        assert cache.latest_step == -1
+    with pytest.raises(UsageError, match="holds the checkpoints of a run, up to global_step1, .*--ckpt.load_enable"):
+        run()
+    assert not os.path.exists(file) and os.path.exists(cache_copy_path(args, "global_step1"))
 
 
 # ── The command ──
