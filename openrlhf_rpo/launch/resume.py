@@ -23,7 +23,7 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
     Raises UsageError or CacheError.
     """
     url, where = cache_url(args), cache_name(args)
-    if not args.ckpt.load_enable:
+    if not args.ckpt.load_enable and PathCache.is_missing(url):
         refuse_to_replace(args)
     tag, copy = _settle_checkpoint(args) if args.ckpt.load_enable else (None, None)
     if copy and PathCache.is_missing(url):
@@ -69,6 +69,8 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
             f"the cache {where} already holds {steps} steps of a run: add --ckpt.load_enable to resume it, "
             f"or use another --ckpt.path"
         )
+    if not args.ckpt.load_enable:
+        refuse_to_replace(args)
     if tag is not None and steps < step_of(tag):
         raise CacheError(
             f"Path cache {where} ends at step {max(steps, 0)}, before the checkpoint {tag} that would be loaded. "
