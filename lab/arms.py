@@ -11,7 +11,8 @@ from pathlib import Path
 # The moving average of the weights over about five steps, which is saved and evaluated at the end.
 AVERAGED = {"train.enable_ema": True, "train.ema_beta": 0.8}
 BRIEFLY = {"train.enable_ema": True, "train.ema_beta": 0.7}  # over about three steps
-RAFT = {"rpo.preset": "raft", "algo.advantage.estimator": "reinforce"}
+REINFORCE = {"algo.advantage.estimator": "reinforce"}  # over the frontier's group_norm
+RAFT = {"rpo.preset": "raft", **REINFORCE}
 METHODS = Path(__file__).resolve().parents[1] / "examples" / "methods"
 
 
@@ -31,15 +32,14 @@ class Arm:
         """The name with shape and learning rate, for folders and tables."""
         return f"{self.name}-{self.questions}x{self.samples}-lr{self.lr:g}"
 
-    def named(self, name: str, **options: object) -> "Arm":
-        """A copy with another name and more options (dots as __)."""
-        added = {option.replace("__", "."): value for option, value in options.items()}
-        return replace(self, name=name, options={**self.options, **added})
+    def named(self, name: str, options: Mapping[str, object]) -> "Arm":
+        """A copy with another name and more options."""
+        return replace(self, name=name, options={**self.options, **options})
 
 
-def own(name: str, file_and_class: str, **options: object) -> Arm:
+def own(name: str, file_and_class: str, options: Mapping[str, object] | None = None) -> Arm:
     """A method of examples/methods, with the shape of RPO."""
-    return replace(RPO, name=name, options={"rpo.method": f"{METHODS}/{file_and_class}"}).named(name, **options)
+    return RPO.named(name, {"rpo.method": f"{METHODS}/{file_and_class}", **(options or {})})
 
 
 PLAIN = Arm("grpo", 32, 3e-4, options={"rpo.enable": "false"})
@@ -54,21 +54,21 @@ def arms(level: str) -> dict[str, Arm]:
     plain = replace(PLAIN, questions=16, steps=16) if level == "main" else PLAIN
     every = [
         plain,
-        replace(plain, name="grpo_averaged", options={**plain.options, **AVERAGED}),
-        replace(EQUAL, name="raft", options={**EQUAL.options, "rpo.method": "off"}),
-        replace(EQUAL, name="rpo_raft", options={**EQUAL.options, "rpo.method": "rpo"}),
-        replace(EQUAL, name="verify_raft", options={**EQUAL.options, "rpo.method": "verify"}),
+        plain.named("grpo_averaged", AVERAGED),
+        EQUAL.named("raft", {"rpo.method": "off"}),
+        EQUAL.named("rpo_raft", {"rpo.method": "rpo"}),
+        EQUAL.named("verify_raft", {"rpo.method": "verify"}),
         Arm("paper", 32, 3e-5, options={"rpo.method": "paper"}),
         RPO,
-        RPO.named("rpo_averaged", **{k.replace(".", "__"): v for k, v in AVERAGED.items()}),
-        RPO.named("uncertain", rpo__cut__at="uncertain", rpo__cut__max="ratio:1"),
+        RPO.named("rpo_averaged", AVERAGED),
+        RPO.named("uncertain", {"rpo.cut.at": "uncertain", "rpo.cut.max": "ratio:1"}),
         VERIFY,
         own("adaptive", "adaptive.py:Adaptive"),
         own("tree", "tree.py:Tree"),
-        own("tree_segments", "tree.py:Tree", rpo__tree__segments="true", algo__advantage__estimator="reinforce"),
+        own("tree_segments", "tree.py:Tree", {"rpo.tree.segments": "true", **REINFORCE}),
         own("failure", "failure.py:Failure"),
         own("pivot", "pivot.py:Pivot"),
-        own("expert", "expert.py:Expert", rpo__init__mode="import", rpo__init__source="{data}/solutions.jsonl:solution"),
-        replace(own("history", "history.py:History", algo__advantage__estimator="reinforce"), steps=16),
+        own("expert", "expert.py:Expert", {"rpo.init.mode": "import", "rpo.init.source": "{data}/solutions.jsonl:solution"}),
+        replace(own("history", "history.py:History", REINFORCE), steps=16),
     ]
     return {arm.name: arm for arm in every}

@@ -93,7 +93,7 @@ class _RPOTrainer(BasePPOTrainer):
             args,
         )
         self.clock = self.rollout.clock
-        self.checkpoints = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem)
+        self.checkpoints = Checkpoints.of_run(args)
         self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
         self.totals: dict[str, float] = {}
         if self.wandb_logger:  # upstream plots evaluations over an epoch that is never logged, so all at 0

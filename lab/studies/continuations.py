@@ -92,6 +92,13 @@ def by_kind(parts: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return dict(zip(KINDS, (every, right, wrong), strict=True))
 
 
+def figures_by_kind(parts: Iterable[dict[str, Any]], of: Callable[[list[dict[str, Any]]], Any]) -> dict[str, Any]:
+    """The number of paths of each kind, and ``of`` the parts of each kind that has any."""
+    kinds = by_kind(parts)
+    counts = {kind: len(members) for kind, members in kinds.items()}
+    return {"paths": counts} | {kind: of(members) for kind, members in kinds.items() if members}
+
+
 def draw(axis: Any, figures: dict[str, Any], x: Callable[[str, dict[str, Any]], float], value: str = "mean") -> None:
     """A line per kind of path: ``value`` over ``x`` of a row; a mean with its interval."""
     for kind, color in KINDS.items():

@@ -51,12 +51,9 @@ def run(args: argparse.Namespace) -> int:
 
 def summarize(parts: Sequence[dict[str, Any]], depths: Sequence[int], samples: int) -> dict[str, Any]:
     """By kind of path and depth: success with its interval, change from the bare question, and the poisoned share."""
-    kinds = continuations.by_kind(parts)
-    figures: dict[str, Any] = {"paths": {kind: len(members) for kind, members in kinds.items()}}
-    for kind, members in kinds.items():
-        if members:
-            figures[kind] = {f"{depth}%": _at(members, depth, samples) for depth in (0, *depths)}
-    return figures
+    return continuations.figures_by_kind(
+        parts, lambda members: {f"{depth}%": _at(members, depth, samples) for depth in (0, *depths)}
+    )
 
 
 def poisoned(part: dict[str, Any], depth: int, samples: int) -> bool:

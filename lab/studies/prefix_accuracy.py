@@ -43,12 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 def summarize(parts: Sequence[dict[str, Any]], cuts: Sequence[Cut], samples: int) -> dict[str, Any]:
     """By kind of path and cut: accuracy with its interval, and tokens per sample; and the number of paths."""
-    kinds = continuations.by_kind(parts)
-    figures: dict[str, Any] = {"paths": {kind: len(members) for kind, members in kinds.items()}}
-    for kind, members in kinds.items():
-        if members:
-            figures[kind] = {cut.name: _at(members, cut.name, samples) for cut in cuts}
-    return figures
+    return continuations.figures_by_kind(parts, lambda members: {cut.name: _at(members, cut.name, samples) for cut in cuts})
 
 
 def _at(parts: Sequence[dict[str, Any]], cut: str, samples: int) -> dict[str, float]:

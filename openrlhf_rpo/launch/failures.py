@@ -62,7 +62,7 @@ def chain_of(error: BaseException) -> list[BaseException]:
 
 def what_is_safe(args: SimpleNamespace) -> str:
     """What is on the disk, and how to resume."""
-    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest()
+    tag = Checkpoints.of_run(args).latest()
     start = step_of(tag) if tag else 0
     try:
         with PathCache.open_to_read(cache_url(args)) as cache:

@@ -23,12 +23,12 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
     Raises UsageError or CacheError.
     """
     url, where = cache_url(args), cache_name(args)
-    if not args.ckpt.load_enable and PathCache.is_missing(url):
-        refuse_to_replace(args)
     tag, copy = _settle_checkpoint(args) if args.ckpt.load_enable else (None, None)
     if copy and PathCache.is_missing(url):
         print(f"The cache {where} is missing; restoring the copy beside the checkpoint, {copy}", flush=True)
         PathCache.restore(copy, url)
+    elif PathCache.is_missing(url):  # refused before an empty one is created
+        check_steps(args, 0, tag)
     try:
         with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:
             check_steps(args, cache.latest_step, tag)
@@ -43,7 +43,7 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
 
 def _settle_checkpoint(args: SimpleNamespace) -> tuple[str | None, str | None]:
     """The tag of the checkpoint that a resumed run loads, and the copy of the cache beside it; None where missing."""
-    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).settle()
+    tag = Checkpoints.of_run(args).settle()
     if tag is None:
         print(f"No checkpoint below --ckpt.path {args.ckpt.path}: starting from step 0", flush=True)
         return None, None
@@ -51,26 +51,22 @@ def _settle_checkpoint(args: SimpleNamespace) -> tuple[str | None, str | None]:
     return tag, copy if os.path.exists(copy) else None
 
 
-def refuse_to_replace(args: SimpleNamespace) -> None:
-    """Raises UsageError when --ckpt.path has checkpoints, which those of a new run would replace."""
-    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest()
-    if tag is not None:
-        raise UsageError(
-            f"--ckpt.path {args.ckpt.path} holds the checkpoints of a run, up to {tag}, and this run's would replace them: "
-            "add --ckpt.load_enable to resume it, or use another --ckpt.path"
-        )
-
-
 def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
-    """Raises when the cache has steps but the run does not resume, or has fewer than the checkpoint ``tag``."""
+    """Raises when the cache has fewer steps than the checkpoint ``tag`` that a resumed run loads.
+
+    A run that does not resume may have neither steps nor checkpoints, which its own would replace.
+    """
     where = cache_name(args)
     if steps > 0 and not args.ckpt.load_enable:
         raise UsageError(
             f"the cache {where} already holds {steps} steps of a run: add --ckpt.load_enable to resume it, "
             f"or use another --ckpt.path"
         )
-    if not args.ckpt.load_enable:
-        refuse_to_replace(args)
+    if not args.ckpt.load_enable and (earlier := Checkpoints.of_run(args).latest()):
+        raise UsageError(
+            f"--ckpt.path {args.ckpt.path} holds the checkpoints of a run, up to {earlier}, and this run's would replace "
+            "them: add --ckpt.load_enable to resume it, or use another --ckpt.path"
+        )
     if tag is not None and steps < step_of(tag):
         raise CacheError(
             f"Path cache {where} ends at step {max(steps, 0)}, before the checkpoint {tag} that would be loaded. "

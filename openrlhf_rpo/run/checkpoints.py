@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 from openrlhf_rpo.durable import replacing, sync
 from openrlhf_rpo.errors import UsageError
@@ -36,6 +37,11 @@ class Checkpoints:
         self.staging = self.path / STAGING
         self.max_num = max_num
         self.max_bytes = max_mem * 1024**3
+
+    @classmethod
+    def of_run(cls, args: SimpleNamespace) -> "Checkpoints":
+        """The checkpoints of a run with these options."""
+        return cls(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem)
 
     def latest(self) -> str | None:
         """The tag of the checkpoint to resume from, or None.

@@ -284,10 +284,11 @@ def cache_finding(args: SimpleNamespace, questions: list[Question], tokenizer: A
 def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str:
     """The cache, and the step that the run will start from. Raises UsageError or CacheError."""
     where, url = cache_name(args), cache_url(args)
-    tag = Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest() if args.ckpt.load_enable else None
+    tag = Checkpoints.of_run(args).latest() if args.ckpt.load_enable else None
     if PathCache.is_missing(url):
         if tag and os.path.exists(cache_copy_path(args, tag)):
             return f"{where} is missing: the copy beside checkpoint {tag} will be restored"
+        check_steps(args, 0, tag)
         return f"{where} does not exist yet: the run starts at step 0"
     with PathCache.open_to_read(url) as cache:
         # A cache in which nothing was sampled is taken over by this command, whatever its options.
@@ -305,5 +306,5 @@ def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any
 
 def import_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str:
     """What the run will import: nothing if it has a checkpoint or a complete initial cache. Raises UsageError."""
-    resumes = args.ckpt.load_enable and Checkpoints(args.ckpt.path, args.ckpt.max_num, args.ckpt.max_mem).latest()
+    resumes = args.ckpt.load_enable and Checkpoints.of_run(args).latest()
     return (None if resumes else check_import(args, questions, tokenizer)) or "complete: the source is not read again"

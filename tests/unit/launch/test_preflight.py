@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from lab.testbed import model_dir
 from openrlhf_rpo.cache.errors import CacheMismatch
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.cli import train_rpo_ray
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.rollout.questions import load_questions
 from openrlhf_rpo.run.files import cache_copy_path, cache_url, fingerprints
@@ -54,12 +52,6 @@ def test_an_option_that_keeps_every_sample_whole_is_said(run, capsys):
 # ── The model ──
 
 
-@pytest.fixture
-def model(tmp_path):
-    """A copy of the testbed's model that a test may damage."""
-    return Path(shutil.copytree(model_dir("main"), tmp_path / "copy"))
-
-
 def test_a_missing_model_folder_is_refused(run, tmp_path):
     with pytest.raises(UsageError, match="--actor.model_name_or_path .*/nowhere: cannot be read"):
         run(actor__model_name_or_path=tmp_path / "nowhere")
@@ -83,68 +75,6 @@ def test_a_model_without_its_tokenizer_is_refused(run, model):
     (model / "tokenizer_config.json").unlink()
     with pytest.raises(UsageError, match="the tokenizer of .*/copy is not complete"):
         run(actor__model_name_or_path=model)
-
-
-OWN_CODE = """
-open({trace!r}, "w").close()
-from transformers import Qwen2Config
-
-class Own(Qwen2Config):
-    pass
-"""
-
-
-@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-def test_a_model_that_brings_code_is_refused_before_the_code_runs(run, model, file):
-    """The code leaves a trace when it is run; transformers would take it for a configuration."""
-    trace = model / "ran"
-    (model / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
-    config = json.loads((model / file).read_text())
-    config["auto_map"] = {"AutoConfig": "own.Own"} if file == "config.json" else {"AutoTokenizer": ["own.Own", None]}
-    (model / file).write_text(json.dumps(config))
-    with pytest.raises(
-        UsageError,
-        match=f"^--actor.model_name_or_path .*: the model brings Python code .*{file}.*--rpo.trust_remote_code",
-    ):
-        run(actor__model_name_or_path=model)
-    assert not trace.exists()
-
-
-def test_code_that_is_named_deep_in_a_json_file_or_runs_while_generating_is_refused_too(run, model):
-    (model / "more").mkdir()
-    (model / "more" / "processor_config.json").write_text(
-        json.dumps({"image": [{"auto_map": {"AutoProcessor": "own.Own"}}]})
-    )
-    with pytest.raises(UsageError, match="brings Python code of its own .by its more/processor_config.json"):
-        run(actor__model_name_or_path=model)
-    shutil.rmtree(model / "more")
-    (model / "custom_generate").mkdir()
-    (model / "custom_generate" / "generate.py").write_text("raise SystemExit")
-    with pytest.raises(UsageError, match="brings Python code of its own .by its custom_generate/generate.py"):
-        run(actor__model_name_or_path=model)
-
-
-def test_a_model_that_brings_code_runs_it_when_that_was_asked_for(run, model):
-    trace = model / "ran"
-    (model / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
-    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
-    (model / "config.json").write_text(json.dumps(config))
-    run(actor__model_name_or_path=model, rpo__trust_remote_code="true")
-    assert trace.exists()
-
-
-def test_plain_openrlhf_does_not_run_a_models_code_either(argv, model, capsys):
-    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
-    (model / "config.json").write_text(json.dumps(config))
-    assert train_rpo_ray.main(argv(actor__model_name_or_path=model, rpo__enable="false")) == 2
-    assert "the model brings Python code of its own" in capsys.readouterr().err
-
-
-def test_a_critic_that_brings_code_is_refused_by_its_own_option(run, model):
-    config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
-    (model / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="^--critic.model_name_or_path .*/copy: the model brings Python code"):
-        run(algo__advantage__estimator="gae", critic__model_name_or_path=model, critic__num_gpus_per_node=1)
 
 
 def test_the_checks_and_the_trainer_agree_on_the_tokenizer(run, model):

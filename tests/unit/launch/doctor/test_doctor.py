@@ -16,7 +16,7 @@ from openrlhf_rpo.launch.doctor import machine, training
 from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN
 from openrlhf_rpo.launch.options import build_parser
 from openrlhf_rpo.launch.preflight import load_tokenizer
-from openrlhf_rpo.run.files import cache_url
+from openrlhf_rpo.run.files import cache_copy_path, cache_url
 from openrlhf_rpo.types import Question
 
 
@@ -270,6 +270,19 @@ def test_a_cache_that_holds_steps_fails_unless_the_run_resumes(doctor, parse, us
     assert "1 steps; the run starts at step 0" in found(doctor(ckpt__load_enable=True), "cache", PASS)
     other = write_dataset("main", Path(args.ckpt.path).parent / "other", 12, 4, seed=1)[0]
     assert "a run with another data" in found(doctor(data__prompt_dataset=other), "cache", FAIL)
+
+
+def test_checkpoints_whose_cache_is_lost_fail_unless_the_run_resumes(doctor, parse, usual, commit_steps):
+    """As in the run itself, whose first checkpoint would replace them."""
+    args = parse(**usual)
+    commit_steps(args, 1)
+    copy = Path(cache_copy_path(args, "global_step1"))
+    copy.parent.mkdir(parents=True)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.copy_to(str(copy))
+    Path(cache_url(args).removeprefix("sqlite:///")).unlink()
+    assert "holds the checkpoints of a run, up to global_step1" in found(doctor(), "cache", FAIL)
+    assert "the copy beside checkpoint global_step1 will be restored" in found(doctor(ckpt__load_enable=True), "cache", PASS)
 
 
 def test_a_cache_of_a_command_that_sampled_nothing_is_open_to_this_one(doctor, parse, usual):
