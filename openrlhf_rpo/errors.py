@@ -3,16 +3,10 @@
 import sys
 import unicodedata
 from collections.abc import Callable
-from typing import ClassVar
 
 
 class UserError(Exception):
-    """Printed without a traceback. The message says what is wrong, where, and what to do.
-
-    ``status`` is the exit status: 2 for a command that cannot run as given, 1 for one that failed while running.
-    """
-
-    status: ClassVar[int] = 2
+    """Printed without a traceback. The message says what is wrong, where, and what to do. Ends the command with status 1."""
 
 
 class OptionError(UserError):
@@ -34,8 +28,6 @@ class ExchangeError(UserError):
 class Failed(UserError):
     """The command started but could not finish."""
 
-    status = 1
-
 
 _HARMLESS = "\n\t"
 # Control, format (direction overrides, zero width), surrogate and private characters, line and paragraph separators.
@@ -50,12 +42,12 @@ def visible(text: str) -> str:
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Run a command and return its exit status: after a ``UserError``, which is printed, the error's; after Ctrl-C, 130."""
+    """Run a command and return its exit status: 1 after a ``UserError``, which is printed; 130 after Ctrl-C."""
     try:
         return command()
     except UserError as error:
         print(f"error: {visible(str(error))}", file=sys.stderr, flush=True)
-        return error.status
+        return 1
     except KeyboardInterrupt as interrupt:  # its message, if any, says what is safe
         print(f"interrupted\n{interrupt}".strip(), file=sys.stderr, flush=True)
         return 130

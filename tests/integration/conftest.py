@@ -126,7 +126,7 @@ def watched(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str
 
 def refused(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     """What a command says that ends before anything starts, in this process: nothing of it outlives the call."""
-    assert main(words[3:]) == 2
+    assert main(words[3:]) == 1
     return capsys.readouterr().err
 
 

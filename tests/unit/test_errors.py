@@ -17,22 +17,12 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (UsageError, 2),
-        (OptionError, 2),
-        (UpstreamError, 2),
-        (ExchangeError, 2),
-        (CacheError, 2),
-        (MethodError, 2),
-        (ResultError, 2),
-        (Failed, 1),
-        (RewardFailures, 1),
-    ],
+    "error",
+    [UsageError, OptionError, UpstreamError, ExchangeError, CacheError, MethodError, ResultError, Failed, RewardFailures],
 )
-def test_an_error_of_the_users_is_one_line_with_its_status(error, status, capsys):
+def test_an_error_of_the_users_is_one_line_and_status_1(error, capsys):
     assert issubclass(error, UserError)
-    assert guarded(raising(error("the file is not there"))) == status
+    assert guarded(raising(error("the file is not there"))) == 1
     assert capsys.readouterr() == ("", "error: the file is not there\n")
 
 

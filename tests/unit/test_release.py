@@ -216,4 +216,4 @@ def test_an_installed_wheel_works_without_the_repository(built, tmp_path):
     python = venv(tmp_path / "venv")
     install(python, built[0])
     use(python, tmp_path)
-    assert "it needs the repository" in run([python.with_name("openrlhf-rpo"), "demo"], tmp_path, status=2)
+    assert "it needs the repository" in run([python.with_name("openrlhf-rpo"), "demo"], tmp_path, status=1)

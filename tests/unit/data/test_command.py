@@ -161,7 +161,7 @@ def test_prompts_are_measured_by_the_models_tokenizer(data, tmp_path):
 
 def test_a_template_that_is_not_there_is_said(data, write):
     done = data(write("in.jsonl", ROWS), "--tokenizer", model_dir("main"), "--apply-chat-template")
-    assert done.status == 2 and "this tokenizer has no chat template" in done.err
+    assert done.status == 1 and "this tokenizer has no chat template" in done.err
 
 
 # ── Refusals ──
@@ -171,7 +171,7 @@ def test_a_file_that_exists_is_replaced_on_request_only(data, write, tmp_path):
     (tmp_path / "out.jsonl").write_text("mine")
     source = write("in.jsonl", ROWS)
     done = data(source)
-    assert done.status == 2 and "exists: replace it with --force" in done.err
+    assert done.status == 1 and "exists: replace it with --force" in done.err
     assert (tmp_path / "out.jsonl").read_text() == "mine"
     assert data(source, "--force").status == 0 and len(read(tmp_path / "out.jsonl")) == 40
 
@@ -179,7 +179,7 @@ def test_a_file_that_exists_is_replaced_on_request_only(data, write, tmp_path):
 def test_what_is_read_is_never_written_over(data, write):
     source = write("in.jsonl", ROWS)
     done = data(source, "--force", out=source)
-    assert done.status == 2 and "is also read" in done.err
+    assert done.status == 1 and "is also read" in done.err
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_what_cannot_work_is_said_in_one_message_and_writes_nothing(data, write,
         Path(name).write_text(text)
     before = set(tmp_path.iterdir())
     done = data(*words, out="out.jsonl")
-    assert done.status == 2 and message in done.err and "Traceback" not in done.err
+    assert done.status == 1 and message in done.err and "Traceback" not in done.err
     assert set(tmp_path.iterdir()) == before
 
 
 def test_without_a_network_the_message_names_the_file_to_bring(data):
     done = data("knoveleng/open-rs")
-    assert done.status == 2
+    assert done.status == 1
     assert "knoveleng/open-rs cannot be fetched" in done.err
     assert "load_dataset('knoveleng/open-rs', split='train').to_parquet('open-rs.parquet')" in done.err
 
@@ -234,5 +234,5 @@ def test_a_disk_that_fills_up_leaves_no_half_file(data, write, tmp_path, monkeyp
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, previous)
-    assert done.status == 2 and "out.jsonl cannot be written" in done.err
+    assert done.status == 1 and "out.jsonl cannot be written" in done.err
     assert not list(tmp_path.glob("*out.jsonl*"))

@@ -70,7 +70,7 @@ def result(file, scores, settings=SETTINGS, finish=True):
 )
 def test_what_cannot_work_is_one_message_and_status_2(words, message, data, tmp_path, capsys):
     words = [data if word == "DATA" else word for word in words]
-    assert main(["eval", *words, "--out", str(tmp_path / "out")]) == 2
+    assert main(["eval", *words, "--out", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
     assert not (tmp_path / "out").exists()
@@ -81,13 +81,13 @@ def test_a_checkpoint_to_resume_from_is_no_model(tmp_path, data, capsys):
     folder.mkdir(parents=True)
     (folder / "mp_rank_00_model_states.pt").touch()
     for place in (tmp_path / "checkpoints", folder.parent, folder):
-        assert main(["eval", str(place), "--data", data]) == 2
+        assert main(["eval", str(place), "--data", data]) == 1
         error = capsys.readouterr().err
         assert "mp_rank_00_model_states.pt" in error and "--ckpt.output_dir" in error and "--ckpt.save_hf" in error
 
 
 def test_a_folder_without_a_configuration_is_no_model(tmp_path, data, capsys):
-    assert main(["eval", str(tmp_path), "--data", data]) == 2
+    assert main(["eval", str(tmp_path), "--data", data]) == 1
     assert "it has no config.json" in capsys.readouterr().err
 
 
@@ -188,7 +188,7 @@ def test_results_of_other_sampling_are_not_compared(tmp_path, capsys):
         result(tmp_path / "a.json", {"a": [0]}),
         result(tmp_path / "b.json", {"a": [1]}, SETTINGS | {"temperature": 0.6}),
     ]
-    assert main(["eval", "--compare", *files]) == 2
+    assert main(["eval", "--compare", *files]) == 1
     assert "temperature is 1.0 in one and 0.6 in the other" in capsys.readouterr().err
 
 
@@ -198,11 +198,11 @@ def test_figures_are_shown_also_where_some_cannot_be_compared(tmp_path, capsys):
         result(tmp_path / "b.json", {"a": [1]}, SETTINGS | {"max_len": 4096}),
         result(tmp_path / "c.json", {"a": [1]}),
     ]
-    assert main(["eval", "--compare", *files]) == 2
+    assert main(["eval", "--compare", *files]) == 1
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines()[1:4]] == [["a", "0.000"], ["b", "1.000"], ["c", "1.000"]]
     assert "max_len is 768 in one and 4096 in the other" in shown.err
-    assert main(["eval", "--compare", *files, "--json"]) == 2
+    assert main(["eval", "--compare", *files, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert len(document["results"]) == 3 and [c["result"] for c in document["comparisons"]] == ["c"]
 
@@ -214,7 +214,7 @@ def test_models_that_would_have_different_room_are_refused_before_anything_is_sa
     config = json.loads((shorter / "config.json").read_text())
     (shorter / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 512}))
     words = ["eval", MODEL, str(shorter), "--data", data, "--out", str(tmp_path / "out")]
-    assert main(words) == 2
+    assert main(words) == 1
     error = capsys.readouterr().err
     assert "would be 512 for one and 1024 for the other" in error and "Give both the same with --data.max_len 512" in error
     with pytest.raises(pytest.fail.Exception, match="sampled"):
@@ -226,7 +226,7 @@ def test_results_of_other_judges_are_not_compared(tmp_path, capsys):
         result(tmp_path / "a.json", {"a": [0]}),
         result(tmp_path / "b.json", {"a": [1]}, SETTINGS | {"judge": "lighteval 0.13.0"}),
     ]
-    assert main(["eval", "--compare", *files]) == 2
+    assert main(["eval", "--compare", *files]) == 1
     assert "judge is None in one and lighteval 0.13.0 in the other" in capsys.readouterr().err
 
 
@@ -252,12 +252,12 @@ def test_results_of_another_content_of_the_reward_file_are_not_compared(tmp_path
         result(tmp_path / f"{content}.json", {"a": [0]}, SETTINGS | {"reward_content": {"r.py": content}})
         for content in ("12ab", "34cd")
     ]
-    assert main(["eval", "--compare", *files]) == 2
+    assert main(["eval", "--compare", *files]) == 1
     assert "reward_content is {'r.py': '12ab'} in one and {'r.py': '34cd'} in the other" in capsys.readouterr().err
 
 
 def test_an_unfinished_result_names_the_command_that_goes_on(tmp_path, capsys):
-    assert main(["eval", "--compare", result(tmp_path / "a.json", {"a": [0]}, finish=False)]) == 2
+    assert main(["eval", "--compare", result(tmp_path / "a.json", {"a": [0]}, finish=False)]) == 1
     assert "is not finished; this command goes on where it stopped" in capsys.readouterr().err
 
 
@@ -265,8 +265,8 @@ def test_another_format_and_another_kind_of_result_are_refused(tmp_path, capsys)
     file = tmp_path / "a.json"
     result(file, {"a": [0]})
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
-    assert main(["eval", "--compare", str(file)]) == 2
+    assert main(["eval", "--compare", str(file)]) == 1
     assert "has format 2, and this version reads format 1" in capsys.readouterr().err
     StudyResult.open(tmp_path / "b.json", "pathcheck", {}).finish({})
-    assert main(["eval", "--compare", str(tmp_path / "b.json")]) == 2
+    assert main(["eval", "--compare", str(tmp_path / "b.json")]) == 1
     assert "the study pathcheck, not of an evaluation" in capsys.readouterr().err

@@ -122,7 +122,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 
 def test_a_command_that_fails_says_where_its_words_are_and_can_be_mended(tmp_path):
     run = Run(Variant("a"), 0, tmp_path / "a")
-    with pytest.raises(StudyError, match=r"a/seed0: training ended with status 2.*train\.log"):
+    with pytest.raises(StudyError, match=r"a/seed0: training ended with status 1.*train\.log"):
         train(run, ["--no.such_option", "1"], {}, lambda share, said: None)
     assert "unknown option --no.such_option" in (run.folder / "train.log").read_text()
     assert not finished(run)

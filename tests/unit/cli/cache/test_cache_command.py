@@ -91,7 +91,7 @@ def test_a_cache_is_a_folder_a_file_or_a_url(cache, folder):
     for place in (folder, folder / "rpo_cache.db", f"sqlite:///{folder}/rpo_cache.db"):
         assert cache("info", place=place)[0] == 0
     status, out, err = cache("info", place=folder / "none")
-    assert (status, out) == (2, "") and err.startswith("error: there is no path cache at") and not (folder / "none").exists()
+    assert (status, out) == (1, "") and err.startswith("error: there is no path cache at") and not (folder / "none").exists()
 
 
 def test_reading_works_beside_the_run_that_writes(document, folder):
@@ -137,9 +137,9 @@ def test_a_question_is_named_by_its_id_a_beginning_or_its_text(document, name):
 
 def test_a_question_that_is_unknown_or_not_clear_is_said(cache):
     status, _, err = cache("show", "a")
-    assert status == 2 and "'a' fits 2 questions" in err and "ab02  '2+2?'" in err
+    assert status == 1 and "'a' fits 2 questions" in err and "ab02  '2+2?'" in err
     status, _, err = cache("show", "9+9?")
-    assert status == 2 and "no question of this cache has the id or text '9+9?'" in err
+    assert status == 1 and "no question of this cache has the id or text '9+9?'" in err
 
 
 def test_without_the_tokenizer_ids_are_shown_and_it_says_so(cache, folder, tokenizer):
@@ -159,7 +159,7 @@ def test_another_models_tokenizer_is_refused(cache, tmp_path):
     for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
         (model / name).write_text((model_dir("main") / name).read_text().replace('"z"', '"Z"'))
     status, _, err = cache("show", "aa01", "--tokenizer", model)
-    assert status == 2 and "has another tokenizer than the cached paths" in err
+    assert status == 1 and "has another tokenizer than the cached paths" in err
 
 
 def test_text_never_commands_the_terminal(cache, folder):
@@ -197,7 +197,7 @@ def test_diff_names_what_changed(document, cache):
     assert (change["question_id"], change["before"]["step"], change["after"]["step"]) == ("aa01", 0, 1)
     assert "16 > 20" in cache("diff", 0, 2)[1]
     status, _, err = cache("diff", 0, 7)
-    assert status == 2 and "step 7: this cache can be read from step 0 to step 2" in err
+    assert status == 1 and "step 7: this cache can be read from step 0 to step 2" in err
 
 
 @pytest.mark.parametrize(("name", "kind"), [("out.parquet", "parquet"), ("out.jsonl", "json")])
@@ -218,7 +218,7 @@ def test_what_removes_or_replaces_asks_first(cache, document, tmp_path, folder):
     file.write_text("mine")
     for words in (("rollback", 1), ("prune", 1), ("export", file)):
         status, _, err = cache(*words)
-        assert status == 2 and "Say so with --yes" in err
+        assert status == 1 and "Say so with --yes" in err
     assert document("info")["latest_step"] == 2 and document("info")["readable_from_step"] == 0
     assert file.read_text() == "mine"
 
@@ -235,7 +235,7 @@ def test_rollback_prune_and_vacuum(document):
 def test_writing_beside_a_run_is_refused(cache, folder):
     with PathCache.open(f"sqlite:///{folder}/rpo_cache.db"):
         status, _, err = cache("rollback", 1, "--yes")
-    assert status == 2 and "is in use by process" in err
+    assert status == 1 and "is in use by process" in err
 
 
 def test_verify_names_what_is_damaged(cache, folder):

@@ -73,7 +73,7 @@ def test_worked_solutions_become_the_initial_cache_of_a_run(data, tmp_path, caps
         assert all(path.score == 1.0 and path.token_ids[-1] == 1 for path in cache.iter_paths())
         assert set(cache.fingerprints) == {"data", "tokenizer", "template", "base model"}
 
-    assert main(["cache", "import", f"{data}:worked", *map(str, words)]) == 2
+    assert main(["cache", "import", f"{data}:worked", *map(str, words)]) == 1
     assert "is complete already" in capsys.readouterr().err
 
 
@@ -97,7 +97,7 @@ def test_a_source_that_cannot_serve_is_refused_with_what_it_has(data, tmp_path, 
         (f"{data}:solution", "no column 'solution'; its columns are question, answer, worked"),
         (tmp_path / "none.parquet", "there is no file"),
     ):
-        assert main(["cache", "import", str(source), *map(str, words)]) == 2
+        assert main(["cache", "import", str(source), *map(str, words)]) == 1
         assert message in capsys.readouterr().err
-    assert main(["cache", "import", f"{data}:worked", *map(str, words), "--rpo.init.mode", "bulk"]) == 2
+    assert main(["cache", "import", f"{data}:worked", *map(str, words), "--rpo.init.mode", "bulk"]) == 1
     assert "--rpo.init.mode: `cache import SOURCE` sets it itself" in capsys.readouterr().err
