@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+STEP = re.compile(r"\bstep (\d+)/\d+ ")  # Ray may color what stands before it
 MARK = "OPENRLHF_RPO_ATTEMPT"  # in the environment of every process of an attempt
 
 
@@ -36,6 +38,10 @@ class Attempt:
         with self.log_file.open("rb") as log:
             log.seek(self.log_start)
             return log.read().decode(errors="replace")
+
+    def steps(self) -> list[int]:
+        """The steps that this start has finished so far."""
+        return [int(step) for step in STEP.findall(self.output())]
 
     def never_started(self) -> bool:
         """Whether Ray failed to start within its 30 seconds, before the run began."""

@@ -21,6 +21,7 @@ BENCHMARKS = {  # name -> module below lab, what it measures
     "frontier": ("frontier", "accuracy against generated tokens and seconds, method by method"),
     "ceiling": ("ceiling", "the mistakes that a trained policy still makes"),
     "kill-resume": ("kill_resume", "runs killed at random moments, resumed, and compared bit by bit"),
+    "soak": ("soak", "a long run under random faults, compared with an undisturbed one"),
     "cache-scale": ("scale.cache_scale", "the path cache from 1,000 to 100,000 questions"),
     "report-scale": ("scale.report_scale", "the report's page at 10 to 10,000 questions, in a browser"),
     "shared-prefix": ("scale.shared_prefix", "forward and backward of a group with its prefix run once"),

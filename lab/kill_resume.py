@@ -152,7 +152,7 @@ def draw_plan(rng: random.Random, folder: Path, first: bool) -> Plan:
         return Plan(kind, call("policy.fit"), rng.uniform(0, 1))
     steps = rng.randint(1, 2)
     if kind == "steps":
-        return Plan(kind, lambda attempt: attempt.output().count(") step ") >= steps, rng.uniform(0, 4))
+        return Plan(kind, lambda attempt: len(attempt.steps()) >= steps, rng.uniform(0, 4))
     return Plan("commit", _EndOf("policy.broadcast_to_vllm", steps), rng.uniform(0, 0.06))
 
 
