@@ -203,7 +203,7 @@ class _RPOTrainer(BasePPOTrainer):
                     "lower --rollout.batch_size, or, where questions are left, raise --rpo.dynamic.max_batches (now "
                     f"{self.config.dynamic.max_batches})."
                 )
-            replayed = self.questions_to_replay(missing, tried)
+            replayed = self.questions_to_replay(missing, tried, step)
             new = self.stream.take(missing - len(replayed), tried | {q.question_id for q in replayed})
             if len(replayed) + len(new) < missing:
                 return None
@@ -212,9 +212,9 @@ class _RPOTrainer(BasePPOTrainer):
                 (kept if self.has_signal(group) else dropped).append(group)
         return Batch(kept, dropped)
 
-    def questions_to_replay(self, n: int, exclude: set[str]) -> list[Question]:
+    def questions_to_replay(self, n: int, exclude: set[str], step: int) -> list[Question]:
         """The part of ``n`` questions to replay, least recently visited first."""
-        wanted = n_replayed(n, self.config.method.replay_share)
+        wanted = n_replayed(n, self.config.method.replay_share, step)
         return [self.by_id[i] for i in self.cache.least_recently_visited(wanted, exclude)] if wanted else []
 
     def has_signal(self, group: Group) -> bool:

@@ -238,17 +238,20 @@ class PathCache(CacheHistory):
                 rows["package_version"] = __version__
                 insert_rows(session, RunRow, [{"key": key, "value": value} for key, value in rows.items()])
                 return
-        cached = {key.removeprefix(FINGERPRINT): v for key, v in meta.items() if key.startswith(FINGERPRINT)}
+            cached = {key.removeprefix(FINGERPRINT): v for key, v in meta.items() if key.startswith(FINGERPRINT)}
+            if all(fingerprints.get(name) == value for name, value in cached.items()):
+                since = fingerprints.keys() - cached  # those that an earlier version did not take
+                insert_rows(session, RunRow, [{"key": FINGERPRINT + name, "value": fingerprints[name]} for name in since])
+                return
         what = "; ".join(
             f"{name} fingerprint differs (cached {cached.get(name, 'none')}, this run {fingerprints.get(name, 'none')})"
             for name in sorted(cached | fingerprints)
             if cached.get(name) != fingerprints.get(name)
         )
-        if what:
-            raise CacheMismatch(
-                f"Path cache {self._database.where} belongs to another run: {what}. "
-                "Use another --ckpt.path or --rpo.cache.url, or remove the file."
-            )
+        raise CacheMismatch(
+            f"Path cache {self._database.where} belongs to another run: {what}. "
+            "Use another --ckpt.path or --rpo.cache.url, or remove the file."
+        )
 
     def _replay_queue(self) -> ReplayQueue:
         if self._database.read_only:  # does not see the writer's steps

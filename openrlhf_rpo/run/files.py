@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from openrlhf_rpo.cache.session import place
 from openrlhf_rpo.run.checkpoints import CACHE_FILE
 from openrlhf_rpo.types import Question
+
+MIB = 2**20
+BLOCKS = 256
 
 
 def cache_url(args: SimpleNamespace) -> str:
@@ -36,6 +40,7 @@ def fingerprints(args: SimpleNamespace, questions: Iterable[Question], tokenizer
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "template": _hash(template),
         "base model": _hash(_model_files(args.actor.model_name_or_path)),
+        "weights": weights_fingerprint(args.actor.model_name_or_path),
     }
 
 
@@ -50,14 +55,35 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return _hash([sorted(tokenizer.get_vocab().items()), sorted(tokenizer.special_tokens_map.items())])
 
 
+def weights_fingerprint(model: str) -> str:
+    """A short hash of a folder's weights, at most 256 MiB of each file, evenly spread; of a hub model's commit."""
+    if not os.path.isdir(model):
+        from huggingface_hub import try_to_load_from_cache
+
+        config = try_to_load_from_cache(model, "config.json")  # in a folder with the commit's name
+        return _hash(Path(config).parent.name if isinstance(config, str) else model)
+    total = hashlib.sha256()
+    for file in (Path(model, name) for name in weight_files(model)):
+        every = math.ceil(file.stat().st_size / MIB / BLOCKS) * MIB
+        with file.open("rb") as f:
+            for at in range(0, file.stat().st_size, every or MIB):
+                f.seek(at)
+                total.update(f.read(MIB))
+    return total.hexdigest()[:16]
+
+
+def weight_files(folder: str) -> list[str]:
+    """The names of the files with weights in a model's folder."""
+    return sorted(name for name in os.listdir(folder) if name.endswith((".safetensors", ".bin")))
+
+
 def _model_files(path: str) -> list[Any]:
     """A local model's configuration and the names and sizes of its weights; only the name of a hub model."""
     if not os.path.isdir(path):
         return [path]
     with open(os.path.join(path, "config.json")) as f:
         config = json.load(f)
-    weights = sorted(n for n in os.listdir(path) if n.endswith((".safetensors", ".bin")))
-    return [config, [(n, os.path.getsize(os.path.join(path, n))) for n in weights]]
+    return [config, [(n, os.path.getsize(os.path.join(path, n))) for n in weight_files(path)]]
 
 
 def _hash(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 import torch
 
+from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.actor_trainer import RPOActorTrainer
 from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode
 from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
@@ -57,10 +58,15 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
         """Write to the staging folder, with the moving average (--train.enable_ema) that upstream leaves out."""
+        need_finite_weights(self.actor)
         with staged(self.strategy.args):
             super().save_checkpoint(tag, *args, **kwargs)
             if self.ema_model is not None and not self.disable_ds_ckpt and self.strategy.is_rank_0():
                 save_ema(self.ema_model, _ema_file(self.strategy.args, tag))
+
+    def save_model(self) -> None:
+        need_finite_weights(self.actor)
+        super().save_model()
 
 
 class _RPOCriticActor(_SeesFiles, CriticModelActor):
@@ -69,8 +75,23 @@ class _RPOCriticActor(_SeesFiles, CriticModelActor):
         return super().fit()
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        need_finite_weights(self.critic)
         with staged(self.strategy.args):
             super().save_checkpoint(*args, **kwargs)
+
+
+def need_finite_weights(model: Any) -> None:
+    """Raises Failed when a weight that this process holds is NaN or infinite, so that it is never written.
+
+    Under ZeRO stage 3 a process holds its part of each parameter, ``ds_tensor``.
+    """
+    for name, parameter in model.named_parameters():
+        held = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter
+        if not torch.isfinite(held).all():
+            raise Failed(
+                f"the weights {name} are not finite: nothing is written, and the last checkpoint stays as it was. Likely "
+                "causes: --actor.adam.lr is too large, or the base model has such weights"
+            )
 
 
 def save_ema(model: Any, file: str) -> None:

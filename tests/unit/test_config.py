@@ -189,7 +189,7 @@ def test_every_option_has_a_line_of_help_with_its_default():
 
 def test_the_help_of_a_methods_option_says_whose_it_is_and_where_defaults_differ():
     helps = {action.dest: action.help for action in parser()._actions}
-    assert helps["rpo.replay.share"].endswith("(default: 0.75; 0.85 in verify; of rpo, verify)")
+    assert helps["rpo.replay.share"].endswith("(default: 0.75; of rpo, verify)")
     assert helps["rpo.budget.rule"].endswith("(default: remaining; factor:1 in paper; of rpo, paper)")
     assert helps["rpo.verify.lenience"].endswith("(default: 1.0; of verify)")
 

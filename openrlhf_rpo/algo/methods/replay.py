@@ -1,6 +1,8 @@
 """Replaying methods: the share of a batch to replay (least recently visited first), and how often in a row."""
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import floor
 
 from openrlhf_rpo.algo.methods.method import Method, Stored
 from openrlhf_rpo.option import NOT_NEGATIVE, SHARE_BELOW_ONE, option
@@ -43,6 +45,10 @@ def replays_in_a_row(visits: Sequence[Visit]) -> int:
     return count
 
 
-def n_replayed(n: int, share: float) -> int:
-    """How many of ``n`` questions are replayed, if that many have a path."""
-    return int(share * n)
+def n_replayed(n: int, share: float, step: int) -> int:
+    """How many of the ``n`` questions of a step (counted from 1) are replayed, if that many have a path.
+
+    What rounding leaves over is carried on, so that over the steps 1 to s it is the share of s * n, rounded down.
+    """
+    a_step = n * Fraction(str(share))  # exact: 0.29 * 100 is 28.999... in floating point
+    return floor(a_step * step) - floor(a_step * (step - 1))

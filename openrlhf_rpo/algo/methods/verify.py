@@ -35,7 +35,7 @@ from types import SimpleNamespace
 from openrlhf_rpo.algo.methods.method import Cut, Stored
 from openrlhf_rpo.algo.methods.replay import Replay
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.option import NOT_NEGATIVE, SHARE_BELOW_ONE, option, options_of
+from openrlhf_rpo.option import NOT_NEGATIVE, option, options_of
 from openrlhf_rpo.types import Path, Rejected
 
 _OF_REPLAY = options_of(Replay)
@@ -46,7 +46,6 @@ class Verify(Replay):
 
     scores = True
 
-    replay_share: float = option(0.85, _OF_REPLAY["replay_share"].metadata["help"], bounds=SHARE_BELOW_ONE)
     replay_max_reuses: int = option(6, _OF_REPLAY["replay_max_reuses"].metadata["help"], bounds=NOT_NEGATIVE)
     verify_lenience: float = option(
         1.0, "how readily a stored token is accepted; 1: as in speculative decoding", bounds=NOT_NEGATIVE

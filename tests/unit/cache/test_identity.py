@@ -30,6 +30,14 @@ def test_another_data_set_is_refused_and_named(cache, url, file) -> None:
     assert "Use another --ckpt.path or --rpo.cache.url, or remove" in message
 
 
+def test_a_fingerprint_that_an_older_cache_lacks_is_taken_from_the_first_run_that_has_it(cache, url) -> None:
+    cache.close()
+    known = {"data": "d1", "tokenizer": "t1"}
+    PathCache.open(url, known | {"weights": "w1"}).close()
+    with pytest.raises(CacheMismatch, match=r"weights fingerprint differs \(cached w1, this run w2\)"):
+        PathCache.open(url, known | {"weights": "w2"})
+
+
 def test_a_refused_run_leaves_the_cache_free_and_unchanged(cache, url, reopen) -> None:
     cache.close()
     with pytest.raises(CacheMismatch):

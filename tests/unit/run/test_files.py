@@ -5,6 +5,7 @@ from types import SimpleNamespace as Options
 
 import pytest
 
+from openrlhf_rpo.run import files
 from openrlhf_rpo.run.files import cache_name, cache_url, fingerprints
 from openrlhf_rpo.types import Question
 
@@ -62,7 +63,7 @@ def changed(args, change):
     before = fingerprints(args, QUESTIONS, Tokenizer())
     questions, tokenizer = change(args) or (QUESTIONS, Tokenizer())
     after = fingerprints(args, questions, tokenizer)
-    assert list(before) == list(after) == ["data", "tokenizer", "template", "base model"]
+    assert list(before) == list(after) == ["data", "tokenizer", "template", "base model", "weights"]
     return [name for name in before if before[name] != after[name]]
 
 
@@ -98,9 +99,33 @@ def test_the_chat_template_counts_only_where_it_is_used(args):
     assert changed(args, lambda args: (QUESTIONS, other)) == ["template"]
 
 
-@pytest.mark.parametrize(("file", "content"), [("config.json", '{"hidden_size": 9}'), ("model.safetensors", "123")])
-def test_another_base_model_is_another_run(args, model, file, content):
-    assert changed(args, lambda args: (model / file).write_text(content) and None) == ["base model"]
+def test_another_base_model_is_another_run(args, model):
+    def change(file, content):
+        return changed(args, lambda args: (model / file).write_text(content) and None)
+
+    assert change("config.json", '{"hidden_size": 9}') == ["base model"]
+    assert change("model.safetensors", "123") == ["base model", "weights"]
+
+
+@pytest.mark.parametrize("at", [0, 4, 7])
+def test_other_weights_of_the_same_size_are_another_run(args, model, at):
+    content = bytearray(b"12345678")
+    content[at] = 0
+    assert changed(args, lambda args: (model / "model.safetensors").write_bytes(content) and None) == ["weights"]
+
+
+def test_of_large_weights_a_part_everywhere_is_read(args, model, monkeypatch):
+    monkeypatch.setattr(files, "MIB", 4)
+    monkeypatch.setattr(files, "BLOCKS", 3)
+    large = bytes(40)  # read: 0 to 3, 16 to 19, 32 to 35
+
+    def at(i):
+        (model / "model.safetensors").write_bytes(large)
+        return changed(
+            args, lambda args: (model / "model.safetensors").write_bytes(large[:i] + b"1" + large[i + 1 :]) and None
+        )
+
+    assert [i for i in range(40) if at(i)] == [0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35]
 
 
 def test_the_same_model_in_another_folder_is_the_same_run(args, model):
@@ -110,9 +135,19 @@ def test_the_same_model_in_another_folder_is_the_same_run(args, model):
     assert changed(args, move) == []
 
 
-def test_a_model_of_the_hub_is_known_by_its_name(args):
+def test_a_model_of_the_hub_is_known_by_its_name_and_commit(args, tmp_path, monkeypatch):
+    def downloaded(commit):
+        snapshot = tmp_path / "models--org--model" / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text("{}")
+        (snapshot.parents[1] / "refs").mkdir(exist_ok=True)
+        (snapshot.parents[1] / "refs" / "main").write_text(commit)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     args.actor.model_name_or_path = "org/model"
-    assert changed(args, lambda args: setattr(args.actor, "model_name_or_path", "org/other")) == ["base model"]
+    assert changed(args, lambda args: downloaded(40 * "a")) == ["weights"]
+    assert changed(args, lambda args: downloaded(40 * "b")) == ["weights"]
+    assert changed(args, lambda args: setattr(args.actor, "model_name_or_path", "org/other")) == ["base model", "weights"]
 
 
 def test_a_message_names_a_cache_without_its_password(args):

@@ -1,13 +1,22 @@
 """The randomness of an optimization round comes from the seed and the steps done, not from what was drawn before."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from openrlhf_rpo import upstream
+from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.run.checkpoints import Checkpoints
-from openrlhf_rpo.training.resumable import RPOCriticActor, RPOPolicyActor, load_ema, save_ema, staged
+from openrlhf_rpo.training.resumable import (
+    RPOCriticActor,
+    RPOPolicyActor,
+    load_ema,
+    need_finite_weights,
+    save_ema,
+    staged,
+)
 
 
 @pytest.fixture
@@ -68,7 +77,11 @@ def test_both_training_actors_write_their_checkpoints_aside(monkeypatch, tmp_pat
         actor = object.__new__(upstream.unwrap(ray_class))
         actor.strategy = SimpleNamespace(args=SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path))))
         actor.ema_model = None
+        actor.actor = actor.critic = model = torch.nn.Linear(1, 1)
         actor.save_checkpoint("global_step2", metric_value=None)
+        torch.nn.init.constant_(model.weight, math.nan)
+        with pytest.raises(Failed, match="nothing is written"):
+            actor.save_checkpoint("global_step3", metric_value=None)
     assert written == [(str(tmp_path / "incoming"), "global_step2")] * 2
 
 
@@ -83,3 +96,20 @@ def test_the_moving_average_comes_back_bit_by_bit_in_its_own_precision(tmp_path)
     assert all(
         torch.equal(a, b) and a.dtype == torch.bfloat16 for a, b in zip(saved.parameters(), loaded.parameters(), strict=True)
     )
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_never_written(wrong):
+    model = torch.nn.Linear(3, 2)
+    need_finite_weights(model)
+    with torch.no_grad():
+        model.bias[1] = wrong
+    with pytest.raises(Failed, match="the weights bias are not finite: nothing is written"):
+        need_finite_weights(model)
+
+
+def test_of_a_partitioned_parameter_the_part_of_this_process_counts():
+    model = torch.nn.Linear(3, 2, bias=False)
+    model.weight.ds_tensor = torch.tensor([1.0, math.nan])
+    with pytest.raises(Failed, match="the weights weight are"):
+        need_finite_weights(model)

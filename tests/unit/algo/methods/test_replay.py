@@ -40,10 +40,13 @@ def test_verified_reuse_gives_each_sample_a_path_of_its_own_in_turn():
     assert [path.slot for path in Verify().paths(Stored(paths), 4)] == [0, 1, 2, 0]
 
 
-@given(st.integers(0, 600), st.floats(0, 0.99))
-def test_never_more_than_the_share_replays(n, share):
-    assert 0 <= n_replayed(n, share) <= share * n
+@given(st.integers(0, 600), st.integers(0, 99), st.integers(1, 50))
+def test_over_many_steps_exactly_the_share_replays(n, percent, steps):
+    counts = [n_replayed(n, percent / 100, step) for step in range(1, steps + 1)]
+    assert sum(counts) == percent * n * steps // 100
+    assert all(0 <= count <= n for count in counts) and max(counts) - min(counts) <= 1
 
 
 def test_worked_example():
-    assert n_replayed(16, 0.75) == 12 and n_replayed(16, 0.0) == 0
+    assert [n_replayed(8, 0.85, step) for step in range(1, 6)] == [6, 7, 7, 7, 7]
+    assert n_replayed(100, 0.29, 1) == 29 and n_replayed(16, 0.75, 7) == 12 and n_replayed(16, 0.0, 1) == 0
