@@ -1,0 +1,217 @@
+"""What verified reuse loses by guessing the residual, and what the exact one would cost.
+
+After a rejection, speculative decoding draws from p - min(p, q), which needs q of the whole vocabulary. The cache has q of the
+stored token alone, and the method `verify` assumes that the other tokens have changed by one factor. Here the policies of a
+real run (hard testbed, `verify`, saved every 4 steps) are enumerated: answers are drawn from an earlier policy q, and at every
+position the distribution that verified reuse gives is compared with the later policy p, for the one factor and for a residual
+from the stored log-probs of the k most likely tokens. The cost of having those is measured in vLLM: seconds to generate and to
+score with k log-probs a token, alternating.
+
+    make bench NAME=residual QUICK=1
+    python -m lab.bench residual --report lab/results/DATE-residual
+
+The figures: the share of rejected tokens; by residual, the total variation distance between a token's distribution and the
+policy's, and the positions where a chi-square test of 100,000 draws tells them apart (of the 40 with most rejections).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from lab.bench import about, header, table, write_report
+from lab.command import TRAINING, train_command
+from lab.testbed import model_dir, write_dataset
+
+STEPS = (4, 8, 12, 16)
+TOPS = (1, 4, 8, 20)
+POSITIONS, DRAWS, SIGNIFICANT = 40, 100_000, 0.001
+TRAIN = {
+    **TRAINING,
+    "rpo.method": "verify",
+    "rollout.batch_size": 8,
+    "rollout.n_samples_per_prompt": 4,
+    "rollout.micro_batch_size": 8,
+    "train.batch_size": 32,
+    "train.micro_batch_size": 8,
+    "train.num_episodes": 2,
+    "actor.adam.lr": 5e-4,
+    "ckpt.save_steps": 4,
+    "ckpt.save_hf": True,
+    "ckpt.disable_ds": True,
+}
+
+
+def trained(folder: Path) -> Path:
+    """The folder of a run with its policies, made unless it is there; 64 questions."""
+    if not (folder / "model").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        train, _ = write_dataset("hard", folder / "data", 64, 8, seed=0)
+        places = {"ckpt.path": folder / "ckpt", "ckpt.output_dir": folder / "model", "data.prompt_dataset": train}
+        with (folder / "log.txt").open("w") as log:
+            command = train_command(TRAIN | places | {"actor.model_name_or_path": model_dir("hard")})
+            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+    return folder
+
+
+# ── Error ──
+
+
+def of_one_factor(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """A token's distribution when a rejected one is replaced by a draw from p without it."""
+    kept = np.minimum(p, q)
+    law = kept.copy()
+    for x in np.nonzero(q > p)[0]:
+        others = p.copy()
+        others[x] = 0
+        law += (q[x] - kept[x]) * others / others.sum()
+    return law
+
+
+def of_top(p: np.ndarray, q: np.ndarray, k: int) -> np.ndarray:
+    """The same with q known for its ``k`` most likely tokens; the rest has changed by one factor."""
+    kept, known = np.minimum(p, q), np.zeros(len(q), bool)
+    known[np.argsort(-q)[:k]] = True
+    rest = p[~known].sum()
+    guess = np.where(known, q, p * (q[~known].sum() / rest if rest > 0 else 0))
+    residual = np.clip(p - guess, 0, None)
+    residual = residual if residual.sum() > 0 else p
+    return kept + (q - kept).sum() * residual / residual.sum()
+
+
+RESIDUALS = {"one factor": of_one_factor} | {f"top {k}": lambda p, q, k=k: of_top(p, q, k) for k in TOPS}
+
+
+def positions(folder: Path, questions: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(p, q) at every position of an answer to each question, drawn from the policy 4 steps (or 8) before p."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    names = {step: folder / "ckpt" / f"global_step{step}_hf" for step in STEPS}
+    policies = {s: AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32).eval() for s, f in names.items()}
+    asked = [json.loads(line)["question"] for line in (folder / "data" / "train.jsonl").open()][:questions]
+    torch.manual_seed(0)
+    for earlier, later in tqdm([(4, 8), (8, 12), (12, 16), (4, 12)], desc="Enumerating", unit="pair"):
+        for question in asked:
+            prompt = tokenizer(question, return_tensors="pt").input_ids
+            with torch.no_grad():
+                path = policies[earlier].generate(prompt, do_sample=True, max_new_tokens=300, top_k=0, top_p=1.0)
+                both = [policies[s](path).logits[0, prompt.shape[1] - 1 : -1].double().softmax(-1) for s in (later, earlier)]
+            yield from zip(*(law.numpy() for law in both), strict=True)
+
+
+def p_value(law: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> float:
+    """Of a chi-square test whether ``DRAWS`` draws from ``law`` follow ``p``; rare tokens are one class."""
+    drawn, expected = rng.multinomial(DRAWS, law / law.sum()), DRAWS * p / p.sum()
+    often = expected >= 5
+    drawn, expected = (np.append(x[often], x[~often].sum()) for x in (drawn, expected))
+    statistic = ((drawn - expected) ** 2 / np.maximum(expected, 1e-12))[expected > 0].sum()
+    half = [torch.tensor(x / 2, dtype=torch.float64) for x in (len(expected) - 1, statistic)]
+    return float(torch.special.gammaincc(*half))
+
+
+def errors(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    """The share of rejected tokens, and by residual the mean distance and the positions that chi-square finds."""
+    rejected = [float((q - np.minimum(p, q)).sum()) for p, q in pairs]
+    worst = sorted(range(len(pairs)), key=lambda i: -rejected[i])[: 10 * POSITIONS : 10]
+    rng, found = np.random.default_rng(0), {}
+    for name, law in {"the policy itself": lambda p, q: p, **RESIDUALS}.items():
+        distance = statistics.fmean(float(np.abs(law(p, q) - p).sum() / 2) for p, q in pairs)
+        seen = sum(p_value(law(*pairs[i]), pairs[i][0], rng) < SIGNIFICANT for i in worst)
+        found[name] = {"distance": distance, "of_rejected": distance / statistics.fmean(rejected), "chi_square_finds": seen}
+    return {"tokens": len(pairs), "rejected": statistics.fmean(rejected), "residuals": found}
+
+
+# ── Cost ──
+
+
+def costs(folder: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Seconds to generate 32 answers, and to score them, with k log-probs a token; medians and ratios to k = 0."""
+    os.environ["OPENRLHF_RPO_DEVICE"] = "cpu"
+    from openrlhf_rpo.platform import CPU_ENV, prepare
+
+    for name, value in CPU_ENV.items():
+        os.environ.setdefault(name, value)
+    prepare()
+    from vllm import LLM, SamplingParams
+    from vllm.inputs import TokensPrompt
+
+    model = str(folder / "model")
+    engine = LLM(model, dtype="float32", max_model_len=768, enforce_eager=True, logprobs_mode="processed_logprobs")
+    encode = engine.get_tokenizer()
+    asked = [encode(json.loads(line)["question"]).input_ids for line in (folder / "data" / "train.jsonl").open()][:32]
+
+    def run(paths: list[list[int]], **params: Any) -> tuple[float, list[Any]]:
+        started = time.perf_counter()
+        prompts = [TokensPrompt(prompt_token_ids=path) for path in paths]
+        outputs = engine.generate(prompts, SamplingParams(detokenize=False, **params), use_tqdm=False)
+        return time.perf_counter() - started, outputs
+
+    generate: dict[str, Any] = {"temperature": 1, "max_tokens": 400, "seed": 1}
+    _, answers = run(asked, **generate)
+    paths = [[*question, *answer.outputs[0].token_ids] for question, answer in zip(asked, answers, strict=True)]
+    seconds: dict[str, list[float]] = {}
+    for _ in tqdm(range(rounds + 1), desc="Timing", unit="round"):
+        for k in (0, 4, 20):
+            seconds.setdefault(f"generate, k = {k}", []).append(run(asked, logprobs=k, **generate)[0])
+            seconds.setdefault(f"score, k = {k}", []).append(run(paths, max_tokens=1, prompt_logprobs=k)[0])
+    figures = {}
+    for name, times in seconds.items():
+        plain = seconds[f"{name.split(',')[0]}, k = 0"]
+        ratios = [a / b for a, b in zip(times[1:], plain[1:], strict=True)]  # the first round warms up
+        figures[name] = {
+            "seconds": statistics.median(times[1:]),
+            "ratio": statistics.median(ratios),
+            "lowest": min(ratios),
+            "highest": max(ratios),
+        }
+    return figures
+
+
+def page(figures: dict[str, Any]) -> list[str]:
+    """The report as Markdown."""
+    found = figures["residuals"]
+    return [
+        *header("The residual of verified reuse", figures),
+        f"{figures['tokens']:,} tokens drawn from the policy 4 or 8 steps before; {figures['rejected']:.2%} are rejected.",
+        "",
+        *table(
+            ["residual", "distance from the policy, a token", "share of the rejected", f"chi-square finds, of {POSITIONS}"],
+            [
+                (name, f"{f['distance']:.1e}", f"{f['of_rejected']:.2%}", str(f["chi_square_finds"]))
+                for name, f in found.items()
+            ],
+        ),
+        "",
+        *table(
+            ["vLLM, 32 answers", "seconds (median)", "ratio to k = 0 (median, lowest to highest)"],
+            [
+                (name, f"{f['seconds']:.2f}", f"{f['ratio']:.2f} ({f['lowest']:.2f} to {f['highest']:.2f})")
+                for name, f in figures["costs"].items()
+            ],
+        ),
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=Path("runs/residual"), help="the trained policies are kept here")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Train once, enumerate, and time."""
+    torch.set_num_threads(1)
+    folder = trained(args.out.resolve())
+    pairs = list(positions(folder, 4 if args.quick else 24))
+    figures = about() | errors(pairs) | {"costs": costs(folder, 1 if args.quick else 8)}
+    write_report(args.report, figures, page(figures))
+    return figures
