@@ -1,11 +1,11 @@
 """What verified reuse loses by guessing the residual, and what the exact one would cost.
 
-After a rejection, speculative decoding draws from p - min(p, q), which needs q of the whole vocabulary. The cache has q of the
-stored token alone, and the method `verify` assumes that the other tokens have changed by one factor. Here the policies of a
-real run (hard testbed, `verify`, saved every 4 steps) are enumerated: answers are drawn from an earlier policy q, and at every
-position the distribution that verified reuse gives is compared with the later policy p, for the one factor and for a residual
-from the stored log-probs of the k most likely tokens. The cost of having those is measured in vLLM: seconds to generate and to
-score with k log-probs a token, alternating.
+After a rejection, speculative decoding draws from p - min(p, q), which needs q of the whole vocabulary. The cache has q of
+the stored token alone, and the method `verify` assumes that the other tokens have changed by one factor. Here the policies
+of a real run (hard testbed, `verify`, saved every 4 steps) are enumerated: answers are drawn from an earlier policy q, and
+at every position the distribution that verified reuse gives is compared with the later policy p, for the one factor and for
+a residual from the stored log-probs of the k most likely tokens. The cost of having those is measured in vLLM: seconds to
+generate and to score with k log-probs a token, alternating.
 
     make bench NAME=residual QUICK=1
     python -m lab.bench residual --report lab/results/DATE-residual
