@@ -11,6 +11,7 @@ from openrlhf_rpo import upstream
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import Failed, guarded
 from openrlhf_rpo.launch.options import DRY_RUN, parse
+from openrlhf_rpo.platform import guard
 
 
 def add_parser(commands: Any) -> None:
@@ -30,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(words: Sequence[str]) -> int:
     """Check the command, then train. Raises UserError."""
+    guard.install()
+    guard.allow(False)  # until ``choose_device`` has read the options
     if DRY_RUN in words:
         from openrlhf_rpo.cli.doctor import examine
 

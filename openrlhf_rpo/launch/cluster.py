@@ -63,8 +63,10 @@ def check_devices(needs: list[Need], available: dict[str, float], device: str) -
 def choose_device(args: SimpleNamespace) -> str:
     """ "cpu" or "cuda", from --rpo.device; call it before importing OpenRLHF, which is patched for the device.
 
+    Also gives this process the permission to run models' code, or takes it away (--rpo.trust_remote_code).
     With RAY_ADDRESS the cluster decides: its head node, where the driver may run, need not have a GPU.
     """
+    platform.guard.allow(args.rpo.trust_remote_code)
     address = os.environ.get("RAY_ADDRESS")
     ask_cluster = address and args.rpo.device == "auto"
     gpus = resources_of(address)[0].get("GPU", 0.0) if ask_cluster else 0.0
@@ -84,31 +86,40 @@ def connect(args: SimpleNamespace, device: str) -> None:
     address = os.environ.get("RAY_ADDRESS")
     needs = required_devices(args)
     platform.prepare()
-    runtime_env = {
-        "worker_process_setup_hook": platform.SETUP_HOOK,
-        "env_vars": {
-            "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
-            "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN"),
-            "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"),
-            **platform.worker_env(),
-        },
-    }
+    workers = _workers()
     if address:
-        join(address, runtime_env=runtime_env)
+        join(address, **workers)
     elif device == "cpu":
         # Each process takes one CPU in Ray's books, and a laptop may run more processes than it has cores. "local",
         # because the number of CPUs of a Ray that is already running cannot be set.
         cpus = max(os.cpu_count() or 1, sum(n for _, n, _ in needs))
-        start_patiently(
-            lambda: ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, runtime_env=runtime_env)
-        )
+        start_patiently(lambda: ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, **workers))
     else:
-        ray.init(runtime_env=runtime_env)
+        ray.init(**workers)
     try:
         _check_joined(needs, device, patience=5 if address else 0)
     except UsageError:
         ray.shutdown()
         raise
+
+
+def _workers() -> dict[str, Any]:
+    """What ``ray.init`` is told about the run's processes."""
+    import ray
+
+    job = ray.job_config.JobConfig()
+    if not platform.imports_from_here():
+        # Ray puts the current folder first on the workers' path unless it has uploaded one. Where this process does not look
+        # for modules, the workers must not either: the folder may be a model's, with a file of its own named numpy.py.
+        job._runtime_env_has_working_dir = lambda: True
+    environment = {
+        "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
+        "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN"),
+        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"),
+        **platform.worker_env(),
+    }
+    runtime_env = {"worker_process_setup_hook": platform.SETUP_HOOK, "env_vars": environment}
+    return {"runtime_env": runtime_env, "job_config": job}
 
 
 def _check_joined(needs: list[Need], device: str, patience: float) -> None:

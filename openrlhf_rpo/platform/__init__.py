@@ -1,12 +1,15 @@
-"""Run OpenRLHF's unmodified topology without CUDA. Does nothing on a GPU host.
+"""What every process of a run needs before it does anything: OpenRLHF made fit for a CPU host, and the guard against code
+that comes with models (``guard``).
 
-The driver chooses the device once (``choose``) and passes it to every process through the environment (``worker_env``). Each
-process calls ``prepare`` before it imports anything that uses torch: the driver through ``upstream``, Ray workers through
-Ray's ``worker_process_setup_hook``.
+The driver chooses the device once (``choose``) and passes it to every process through the environment (``worker_env``),
+with the permission for models' code. Each process calls ``prepare`` before it imports anything that uses torch: the driver
+through ``upstream``, Ray workers through Ray's ``worker_process_setup_hook``.
 """
 
 import os
 import sys
+
+from openrlhf_rpo.platform import guard
 
 DEVICE_ENV = "OPENRLHF_RPO_DEVICE"
 SETUP_HOOK = "openrlhf_rpo.platform.prepare"
@@ -47,13 +50,22 @@ CPU_ENV = {
 
 
 def worker_env() -> dict[str, str]:
-    """The environment of Ray workers, so that they use the driver's device."""
+    """The environment of Ray workers, so that they use the driver's device and run what it may run."""
     names = [DEVICE_ENV, *(CPU_ENV if device() == "cpu" else ())]
-    return {name: os.environ[name] for name in names if name in os.environ}
+    found = {name: os.environ[name] for name in names if name in os.environ}
+    found[guard.TRUST_ENV] = str(int(guard.allowed()))  # also when not: the cluster's own environment may say otherwise
+    return found if imports_from_here() else found | {"PYTHONSAFEPATH": "1"}
+
+
+def imports_from_here() -> bool:
+    """Whether this process looks for modules in the current folder, as after ``python -m``."""
+    here = os.path.realpath("")
+    return any(os.path.realpath(folder) == here for folder in sys.path)
 
 
 def prepare() -> None:
-    """Patch this process for the CPU; does nothing on CUDA, or when called again."""
+    """Guard this process, and patch it for the CPU unless it uses CUDA. Does nothing when called again."""
+    guard.install()
     global _prepared
     if _prepared or device() != "cpu":
         return

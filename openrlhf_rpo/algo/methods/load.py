@@ -29,7 +29,9 @@ def load(spec: str, base: type[T]) -> type[T]:
     sys.modules[module_spec.name] = module  # where dataclasses resolve annotations
     try:
         module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the user's code may raise anything, also SystemExit
         raise MethodError(f"--rpo.method {spec}: {file} cannot be imported: {type(error).__name__}: {error}") from error
     if name not in vars(module):
         raise MethodError(f"--rpo.method {spec}: {file} has no {name!r}")

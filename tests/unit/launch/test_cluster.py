@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -174,8 +175,6 @@ def test_a_cluster_without_any_has_0():
 @pytest.fixture
 def fake_ray(monkeypatch):
     """``import ray`` gives this; ``resources`` is what the cluster has."""
-    import sys
-
     fake = MagicMock(resources={"CPU": 1.0, "GPU": 2.0})
     fake.cluster_resources = lambda: fake.resources
     monkeypatch.setitem(sys.modules, "ray", fake)
@@ -198,6 +197,18 @@ def test_a_local_cpu_cluster_has_a_cpu_for_each_process(parse, fake_ray, monkeyp
     given = fake_ray.init.call_args.kwargs
     assert (given["num_cpus"], given["num_gpus"]) == (2, 0)
     assert given["address"] == "local"  # another Ray on this host is not joined
+
+
+def test_workers_do_not_import_from_a_folder_that_the_driver_does_not_import_from(parse, fake_ray, monkeypatch, tmp_path):
+    """Ray would put it first on their path."""
+    fake_ray.resources = {"CPU": 2.0}
+    fake_ray.job_config.JobConfig = SimpleNamespace
+    monkeypatch.chdir(tmp_path)
+    cluster.connect(parse(), "cpu")
+    assert fake_ray.init.call_args.kwargs["job_config"]._runtime_env_has_working_dir()
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    cluster.connect(parse(), "cpu")
+    assert fake_ray.init.call_args.kwargs["job_config"] == SimpleNamespace()
 
 
 # ── The device ──

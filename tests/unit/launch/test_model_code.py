@@ -1,12 +1,14 @@
 """No Python code that a model brings along is run unless the user allowed it."""
 
 import json
+import os
 import shutil
 
 import pytest
 
 from openrlhf_rpo.cli import train_rpo_ray
 from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.platform import guard
 
 OWN_CODE = """
 open({trace!r}, "w").close()
@@ -52,6 +54,7 @@ def test_a_model_that_brings_code_runs_it_when_that_was_asked_for(run, model):
     (model / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
     config = json.loads((model / "config.json").read_text()) | {"auto_map": {"AutoConfig": "own.Own"}}
     (model / "config.json").write_text(json.dumps(config))
+    guard.allow(True)  # as ``choose_device`` does
     run(actor__model_name_or_path=model, rpo__trust_remote_code="true")
     assert trace.exists()
 
@@ -68,3 +71,15 @@ def test_a_critic_that_brings_code_is_refused_by_its_own_option(run, model):
     (model / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="^--critic.model_name_or_path .*/copy: the model brings Python code"):
         run(algo__advantage__estimator="gae", critic__model_name_or_path=model, critic__num_gpus_per_node=1)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": ' * 100_000, "{", "\ufeff{}", "NaN" * 3])
+def test_a_json_file_that_cannot_be_read_is_named(run, model, text):
+    (model / "more.json").write_text(text)
+    with pytest.raises(UsageError, match=r"cannot be read: its more.json is no JSON"):
+        run(actor__model_name_or_path=model)
+
+
+def test_a_file_that_is_none_is_not_waited_for(run, model):
+    os.mkfifo(model / "pipe.json")
+    run(actor__model_name_or_path=model)

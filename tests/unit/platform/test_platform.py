@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_rpo import platform
-from openrlhf_rpo.platform import cpu
+from openrlhf_rpo.platform import cpu, guard
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,14 +61,30 @@ def test_a_choice_is_made_anew_for_each_run(monkeypatch):
 
 def test_workers_are_told_the_device_and_what_a_cpu_host_needs():
     platform.choose("cpu", 0.0)
-    assert platform.worker_env() == {platform.DEVICE_ENV: "cpu"} | platform.CPU_ENV
+    assert platform.worker_env() == {platform.DEVICE_ENV: "cpu", guard.TRUST_ENV: "0"} | platform.CPU_ENV
     assert platform.worker_env()["OMP_NUM_THREADS"] == "1"
 
 
 def test_workers_on_a_gpu_host_are_told_nothing_else():
     os.environ["OMP_NUM_THREADS"] = "3"
     platform.choose("cuda", 0.0)
-    assert platform.worker_env() == {platform.DEVICE_ENV: "cuda"}
+    assert platform.worker_env() == {platform.DEVICE_ENV: "cuda", guard.TRUST_ENV: "0"}
+
+
+def test_workers_are_told_what_this_process_may_run():
+    platform.choose("cuda", 0.0)
+    guard.allow(True)
+    assert platform.worker_env()[guard.TRUST_ENV] == "1"
+
+
+def test_workers_look_for_modules_in_the_current_folder_only_where_this_process_does(monkeypatch, tmp_path):
+    """It may be a model's folder, with a file of its own named numpy.py."""
+    platform.choose("cuda", 0.0)
+    monkeypatch.chdir(tmp_path)
+    assert platform.worker_env()["PYTHONSAFEPATH"] == "1"
+    for here in ("", str(tmp_path)):
+        monkeypatch.setattr(sys, "path", [here, *sys.path])
+        assert "PYTHONSAFEPATH" not in platform.worker_env()
 
 
 def test_what_the_user_has_set_stays():
@@ -85,14 +101,14 @@ def test_the_setup_hook_names_prepare():
 # ── What prepare does ──
 
 
-def test_on_a_gpu_host_nothing_is_patched():
+def test_on_a_gpu_host_nothing_is_patched_for_the_device():
     program = """
 import sys, torch
 current, modules = torch.cuda.current_device, set(sys.modules)
 from openrlhf_rpo import platform
 platform.prepare()
 print(torch.cuda.current_device is current)
-print(sorted(name for name in set(sys.modules) - modules if not name.startswith('openrlhf_rpo')))
+print(sorted(name for name in set(sys.modules) - modules if name.split('.')[0] not in ('openrlhf_rpo', 'wrapt')))
 print('flash_attn' in sys.modules)
 import ray.actor, ray.util.placement_group
 print(ray.actor.ActorClass.options.__module__, ray.util.placement_group.__module__)
@@ -198,15 +214,34 @@ def test_placement_groups_on_a_cpu_host_ask_for_no_gpu():
     assert asked == [([{"CPU": 1}] * 2, "PACK")]
 
 
-def test_preparing_loads_neither_torch_nor_openrlhf():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_preparing_loads_neither_torch_nor_openrlhf(device):
     """A Ray worker is prepared before it knows what it will be."""
     program = """
 import sys
 from openrlhf_rpo import platform
 platform.prepare()
-print([name for name in ('torch', 'openrlhf', 'ray', 'vllm', 'deepspeed') if name in sys.modules])
+print([name for name in ('torch', 'openrlhf', 'ray', 'vllm', 'deepspeed', 'transformers') if name in sys.modules])
 """
-    assert run(program, "cpu") == ["[]"]
+    assert run(program, device) == ["[]"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_worker_runs_no_code_of_a_model(device, tmp_path):
+    """As OpenRLHF loads a configuration, in a process that has only called the hook of Ray's workers."""
+    (tmp_path / "own.py").write_text("print('ran')")
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "own.Own"}}')
+    program = f"""
+from openrlhf_rpo import platform
+platform.prepare()
+from transformers import AutoConfig
+try:
+    AutoConfig.from_pretrained({str(tmp_path)!r}, trust_remote_code=True)
+except platform.guard.ModelCodeError as error:
+    print(error)
+"""
+    refused = "own.py is Python code that comes with a model; it was not run. Read it, then add --rpo.trust_remote_code true"
+    assert run(program, device) == [f"{tmp_path}/{refused}"]
 
 
 # ── Ports ──

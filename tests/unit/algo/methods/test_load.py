@@ -77,13 +77,15 @@ def test_options_are_read_from_the_command_line_and_checked(file):
         ("{file}:SHARE_OF_ALL", "'SHARE_OF_ALL' is no subclass of openrlhf_rpo.algo.methods.method.Method"),
         ("{broken}:Rule", "cannot be imported: ZeroDivisionError"),
         ("{leaving}:Rule", "cannot be imported: SystemExit: 0"),
+        ("{strange}:Rule", "cannot be imported: GeneratorExit"),
     ],
 )
 def test_a_method_that_cannot_be_loaded_is_named(file, tmp_path, spec, message):
-    broken, leaving = tmp_path / "broken.py", tmp_path / "leaving.py"
+    broken, leaving, strange = (tmp_path / f"{name}.py" for name in ("broken", "leaving", "strange"))
     broken.write_text("1 / 0")
     leaving.write_text("import sys; sys.exit(0)")
-    spec = spec.format(file=file, broken=broken, leaving=leaving)
+    strange.write_text("raise GeneratorExit")
+    spec = spec.format(file=file, broken=broken, leaving=leaving, strange=strange)
     with pytest.raises(MethodError, match=message) as raised:
         method_class(spec)
     assert str(raised.value).startswith(f"--rpo.method {spec}: ")
