@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from pathlib import Path
 def replacing(target: Path) -> Iterator[Path]:
     """A temporary file beside ``target`` that replaces it, synced to disk, when the block succeeds.
 
+    Its name is its own, so that of several writers the last one's whole file stays. A killed one leaves it behind.
+
     Raises OSError and then leaves the target unchanged.
     """
-    temporary = target.with_name(f".{target.name}.tmp")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         sync(temporary)

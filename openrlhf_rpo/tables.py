@@ -18,6 +18,7 @@ from openrlhf_rpo.errors import ExchangeError
 PARQUET, JSONL = (".parquet",), (".jsonl", ".json")
 SUFFIXES = PARQUET + JSONL
 _ROWS = 256  # rows in memory at a time, and per Parquet row group
+_LONGEST = 2**26  # characters of a line
 Row = dict[str, Any]
 
 
@@ -39,7 +40,7 @@ def read_rows(file: Path, columns: list[str] | None = None) -> Iterator[Row]:
     read = _read_parquet if _suffix(file) in PARQUET else _read_jsonl
     try:
         yield from read(file, columns)
-    except (OSError, pa.ArrowInvalid, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, ValueError, LookupError) as error:  # also values that Python has no type for
         raise ExchangeError(f"{file} cannot be read: {error}") from error
 
 
@@ -48,7 +49,7 @@ def column_names(file: Path) -> list[str]:
     if _suffix(file) in PARQUET:
         try:
             return pq.read_schema(file).names
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, pa.ArrowException, ValueError) as error:
             raise ExchangeError(f"{file} cannot be read: {error}") from error
     return list(next(read_rows(file), {}))
 
@@ -94,12 +95,14 @@ def _read_parquet(file: Path, columns: list[str] | None) -> Iterator[Row]:
 
 def _read_jsonl(file: Path, columns: list[str] | None) -> Iterator[Row]:
     with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST), ""), 1):
+            if len(line) == _LONGEST:
+                raise ExchangeError(f"{file}, line {number}: longer than {_LONGEST:,} characters")
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # also numbers and nesting beyond what Python reads
                 raise ExchangeError(f"{file}, line {number}: {error}") from error
             if not isinstance(row, dict):
                 raise ExchangeError(f"{file}, line {number}: expected a JSON object, not {type(row).__name__}")

@@ -7,6 +7,8 @@ import sqlalchemy as sa
 from alembic import op
 from tqdm import tqdm
 
+from openrlhf_rpo.cache.columns import BadValue
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
@@ -48,12 +50,20 @@ def fill(connection: sa.Connection, table: sa.Table, keys: list[str]) -> None:
     rows = connection.execute(sa.select(*heads).order_by(*key.values())).mappings()
     total = connection.scalar(sa.select(sa.func.count()).select_from(table))
     with tqdm(total=total, desc=f"Path cache: checksums of {table.name}", unit="row", delay=2) as bar:
-        for rows_ in rows.partitions(BATCH):
+        for rows_ in readable(rows.partitions(BATCH), table.name):
             connection.execute(
                 change,
                 [{"new_checksum": checksum(names, row)} | {f"key_{name}": row[name] for name in keys} for row in rows_],
             )
             bar.update(len(rows_))
+
+
+def readable(batches, table: str):
+    """The batches; damaged times, JSON and bytes raise BadValue."""
+    try:
+        yield from batches
+    except (TypeError, ValueError, RecursionError) as error:  # from a column type that cannot convert a value
+        raise BadValue(f"table {table} cannot be read: {error}") from error
 
 
 def checksum(names: list[str], row: sa.RowMapping) -> int:

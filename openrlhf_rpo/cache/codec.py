@@ -21,6 +21,10 @@ tokens about one flipped bit in 50,000 decoded to other ids of the same length.
 
 A half has an 11-bit significand: log-probs have a relative error of 2**-11 and an absolute error of 2**-25.
 
+A log-prob is at most 0, but rounding can make it a little larger: below ``LARGEST_LOG_PROB`` it is taken.
+
+Nothing unpacks to more than ``MOST_TOKENS`` items, whatever the bytes claim.
+
 Degenerate cases: an empty sequence takes a few bytes; -inf is kept; a log-prob below -65,504 becomes -inf.
 """
 
@@ -31,6 +35,8 @@ from collections.abc import Sequence
 from typing import Any
 
 VERSION = 3
+MOST_TOKENS = 2**22
+LARGEST_LOG_PROB = 2.0**-7
 _HEAD = struct.Struct("<cI")
 _PLANES = {"H": 2, "T": 3, "I": 4, "e": 2}
 _LOW_PLANES = {"H": 1, "T": 2, "I": 2, "e": 1}
@@ -40,8 +46,8 @@ _RAW_DEFLATE = -15
 # Compression time adds to every step. A plane rarely repeats strings: run-length matching alone is a third faster than
 # zlib's fastest string search, and compresses better.
 _DEFLATE = (1, zlib.DEFLATED, _RAW_DEFLATE, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
-# The high bytes of finite halves: not all five exponent bits are set.
-_NUMBERS = bytes(byte for byte in range(256) if byte & 0x7C != 0x7C)
+# The high bytes of the finite halves below LARGEST_LOG_PROB, whose own is 0x20.
+_LOG_PROBS = bytes([*range(0x20), *range(0x80, 0xFC)])
 
 
 class CodecError(ValueError):
@@ -67,10 +73,10 @@ def decode_token_ids(data: bytes) -> tuple[int, ...]:
 
 
 def encode_log_probs(log_probs: Sequence[float]) -> bytes:
-    """Natural log-probs as bytes, in half precision. Raises ``CodecError`` for NaN and +inf."""
+    """Natural log-probs as bytes, in half precision. Raises ``CodecError`` for what is no log-prob."""
     try:
         raw = struct.pack(f"<{len(log_probs)}e", *log_probs)
-        ordinary = not raw[1::2].translate(None, _NUMBERS)
+        ordinary = not raw[1::2].translate(None, _LOG_PROBS)
     except OverflowError:
         ordinary = False
     return _compressed("e", raw if ordinary else _pack_extremes(log_probs))
@@ -81,15 +87,22 @@ def decode_log_probs(data: bytes) -> tuple[float, ...]:
     return _unpack(data, "e")
 
 
-def _pack_extremes(log_probs: Sequence[float]) -> bytes:
+def check_log_probs(log_probs: Sequence[float]) -> None:
+    """Raise ``CodecError`` for NaN and numbers of ``LARGEST_LOG_PROB`` or more."""
     for position, value in enumerate(log_probs):
-        if not value <= _HALF_MAX:
-            raise CodecError(f"log-prob {value} at token {position} is not a number below {_HALF_MAX:.0f}")
+        if not value < LARGEST_LOG_PROB:
+            raise CodecError(f"log-prob {value} at token {position} is no logarithm of a probability")
+
+
+def _pack_extremes(log_probs: Sequence[float]) -> bytes:
+    check_log_probs(log_probs)
     return struct.pack(f"<{len(log_probs)}e", *(value if value >= -_HALF_MAX else -math.inf for value in log_probs))
 
 
 def _compressed(item: str, raw: bytes) -> bytes:
     width, low = struct.calcsize(_IN_MEMORY[item]), _LOW_PLANES[item]
+    if len(raw) > MOST_TOKENS * width:
+        raise CodecError(f"{len(raw) // width:,} tokens, and a path has at most {MOST_TOKENS:,}")
     packer = zlib.compressobj(*_DEFLATE)
     parts = [_HEAD.pack(item.encode(), len(raw) // width), *(raw[byte::width] for byte in range(low))]
     for byte in range(low, _PLANES[item]):
@@ -112,12 +125,21 @@ def _checksum(version: int, rest: bytes | memoryview) -> bytes:
     return zlib.crc32(rest, version if version >= 3 else 0).to_bytes(4, "little")
 
 
+def _inflated(data: bytes | memoryview, most: int) -> bytes:
+    """The content of a whole raw deflate stream of at most ``most`` bytes. Raises ``CodecError`` and ``zlib.error``."""
+    stream = zlib.decompressobj(wbits=_RAW_DEFLATE)
+    content = stream.decompress(data, most + 1)
+    if len(content) > most or not stream.eof or stream.unused_data:
+        raise CodecError(f"damaged bytes (a stream that is cut short, or longer than {most:,} bytes)")
+    return content
+
+
 def _unpack(data: bytes, items: str) -> tuple[Any, ...]:
     """The numbers, whose item type must be one of ``items``."""
     check_bytes(data)
     try:
         if data[0] == 1:
-            content = memoryview(zlib.decompress(data[5:], wbits=_RAW_DEFLATE))
+            content = memoryview(_inflated(data[5:], 1 + 4 * MOST_TOKENS))
             item = bytes(content[:1]).decode("latin-1")
             count = n_low = (len(content) - 1) // _PLANES.get(item, 1)
             low, high = content[1 : 1 + n_low], content[1 + n_low :]
@@ -126,11 +148,13 @@ def _unpack(data: bytes, items: str) -> tuple[Any, ...]:
             item = kind.decode("latin-1")
             n_low = count * (1 if data[0] == 2 else _LOW_PLANES.get(item, 1))
             stored = memoryview(data)[5 + _HEAD.size :]
-            low, high = stored[:n_low], memoryview(zlib.decompress(stored[n_low:], wbits=_RAW_DEFLATE))
+            low, high = stored[:n_low], memoryview(_inflated(stored[n_low:], 3 * len(stored[:n_low])))
     except (zlib.error, struct.error) as error:
         raise CodecError(f"damaged bytes ({error})") from error
     if not item or item not in items:
         raise CodecError(f"item type {item!r}, expected one of {', '.join(items)}")
+    if count > MOST_TOKENS:
+        raise CodecError(f"{count:,} items, and a path has at most {MOST_TOKENS:,}")
     if (len(low), len(high)) != (n_low, _PLANES[item] * count - n_low):
         raise CodecError(f"{len(low) + len(high)} bytes are not a whole number of items of {_PLANES[item]} bytes")
     width = struct.calcsize(_IN_MEMORY[item])
@@ -138,4 +162,7 @@ def _unpack(data: bytes, items: str) -> tuple[Any, ...]:
     planes = (part[start : start + count] for part in (low, high) for start in range(0, len(part), count or 1))
     for byte, plane in enumerate(planes):
         raw[byte::width] = plane
-    return struct.unpack(f"<{count}{_IN_MEMORY[item]}", raw)
+    found = struct.unpack(f"<{count}{_IN_MEMORY[item]}", raw)
+    if item == "e" and raw[1::2].translate(None, _LOG_PROBS):
+        check_log_probs(found)
+    return found

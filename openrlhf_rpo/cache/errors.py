@@ -2,6 +2,8 @@
 
 import contextlib
 import pathlib
+import re
+import shlex
 import sqlite3
 from collections.abc import Iterator
 
@@ -68,10 +70,11 @@ def cure_of(where: str) -> str:
     """How to recover from a damaged database, with the copy beside the latest checkpoint if there is one."""
     file = pathlib.Path(where)
     latest = file.parent / "_actor" / "latest"
-    remove = f"`rm -f {file} {file}-wal {file}-shm`"
+    remove = f"`rm -f {shlex.join([f'{file}{suffix}' for suffix in ('', '-wal', '-shm')])}`"
     if "://" in where:
         return "Make an empty database, then resume with --ckpt.load_enable: the copy beside the checkpoint fills it."
-    if latest.is_file() and (copy := latest.parent / latest.read_text().strip() / file.name).is_file():
+    tag = latest.read_text(errors="replace").strip() if latest.is_file() else ""
+    if re.fullmatch(r"\w{1,99}", tag) and (copy := latest.parent / tag / file.name).is_file():
         return f"{remove}, then resume with --ckpt.load_enable: the copy {copy} takes its place."
     return f"{remove}, then put the copy beside a checkpoint in its place, or start over."
 

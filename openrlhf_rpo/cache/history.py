@@ -8,6 +8,7 @@ from sqlalchemy import distinct, func, select
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache.codec import CodecError
+from openrlhf_rpo.cache.columns import BadValue
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, cure_of
 from openrlhf_rpo.cache.inspection import Inspection
 from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow
@@ -25,6 +26,7 @@ from openrlhf_rpo.cache.rows import (
     holds_nothing,
     kept_from,
     latest_step,
+    name_of,
     newest,
     newest_in_slots,
     newest_query,
@@ -35,6 +37,7 @@ from openrlhf_rpo.cache.rows import (
     visit_of,
 )
 from openrlhf_rpo.cache.session import Database
+from openrlhf_rpo.cache.upkeep import bad_values
 from openrlhf_rpo.types import OWN, Path, Question, StepRecord, Visit
 
 
@@ -46,6 +49,21 @@ class PathOutline(NamedTuple):
     length: int
     score: float
     reward: float
+
+
+def parent_of(row: PathRow, session: Session) -> PathRow | None:
+    """The path that a path was cut from, or None. Raises ``CodecError`` if it cannot be that one."""
+    if row.parent_id is None:
+        return None
+    parent = session.get(PathRow, row.parent_id)
+    if (
+        parent is None
+        or parent.question_id != row.question_id
+        or parent.step >= row.step
+        or parent.n_tokens < row.prefix_length
+    ):
+        raise CodecError(f"{name_of(row, PathRow)} has an impossible parent, path {row.parent_id}")
+    return parent
 
 
 class CacheHistory:
@@ -206,6 +224,11 @@ class CacheHistory:
         with self._transaction() as session:
             return session.scalar(select(func.count(distinct(PathRow.question_id))).where(PathRow.slot == OWN)) or 0
 
+    def without_log_probs(self) -> int:
+        """The number of stored paths, of any step and slot, that have no log-probs."""
+        with self._transaction() as session:
+            return session.scalar(select(func.count()).select_from(PathRow).where(PathRow.log_probs.is_(None))) or 0
+
     def least_recently_visited(self, n: int, exclude: Set[str] = frozenset()) -> list[str]:
         """Up to ``n`` questions to replay: those with a path that need not start bare, the longest unvisited first.
 
@@ -227,11 +250,11 @@ class CacheHistory:
         """
         with self._transaction() as session:
             self._need_kept(session, step)
-            row = session.scalars(newest_query(PathRow, step, [question_id])).one_or_none()
+            row = session.scalars(newest_query(PathRow, step, [question_id])).first()
             found: list[Path] = []
             while row is not None:
                 found.append(path_of(row))
-                row = session.get(PathRow, row.parent_id) if row.parent_id is not None else None
+                row = parent_of(row, session)
             return found
 
     def visits_of(self, question_id: str) -> list[Visit]:
@@ -267,9 +290,14 @@ class CacheHistory:
                 self._inspection.need_sound()
             with self._database.transaction() as session:
                 yield session
-        except (TypeError, ValueError) as error:  # from the codec, or a column type that cannot convert a value
-            what = error if isinstance(error, CodecError) else f"a row is damaged ({error})"
+        except (CodecError, BadValue) as error:
+            what = self._row_of(error) if isinstance(error, BadValue) else error
             raise CacheCorrupt(f"Path cache {self._database.where}: {what}. {cure_of(self._database.where)}") from error
+
+    def _row_of(self, error: BadValue) -> str:
+        """Where a bad value is: the column type that found it does not know."""
+        with self._database.transaction() as session:
+            return next(bad_values(session), f"a row is damaged (a value {error})")
 
     @staticmethod
     def _run_values(session: Session, prefix: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ its own files (``initdb --data-checksums``). On both, every row is also checked 
 """
 
 import contextlib
+import pathlib
 import sqlite3
 import threading
 from typing import cast
@@ -12,9 +13,10 @@ from typing import cast
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, cure_of, readable_errors
+from openrlhf_rpo.cache.migrations import schema_state
 from openrlhf_rpo.cache.session import make_engine, place
-from openrlhf_rpo.cache.sqlite import structure_damages
-from openrlhf_rpo.cache.upkeep import Progress, damages
+from openrlhf_rpo.cache.sqlite import check_length, structure_damages
+from openrlhf_rpo.cache.upkeep import Progress, bad_values, damages
 
 AT_ONCE = 16 * 2**20
 """Opening waits for files up to this many bytes: about 0.1 seconds on an idle machine."""
@@ -25,7 +27,9 @@ class _Closed(Exception):
 
 
 class Inspection:
-    """Reads the database at ``url`` in a thread. Waits for it, and raises ``CacheCorrupt``, only if the file is small."""
+    """Reads the database at ``url`` in a thread. Waits for it, and raises ``CacheCorrupt``, if the file is small or needs an
+    upgrade. Changes nothing on the disk.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -34,12 +38,13 @@ class Inspection:
         self._closing = threading.Event()
         self._connection: sqlite3.Connection | None = None
         self._done, self._total = 0, 1
+        self._is_current = True
         self._thread = threading.Thread(target=self._run, name="inspection of the path cache", daemon=True)
-        if file is None:
+        if file is None or not file.exists() or self._is_empty(file):
             return
         log = file.with_name(file.name + "-wal")
         self._thread.start()
-        if sum(part.stat().st_size for part in (file, log) if part.exists()) <= AT_ONCE:
+        if not self._is_current or sum(part.stat().st_size for part in (file, log) if part.exists()) <= AT_ONCE:
             self.wait()
 
     def need_sound(self) -> None:
@@ -53,6 +58,8 @@ class Inspection:
             self._thread.join(0.2 if progress else None)
             if progress:
                 progress(self._done, self._total)
+        if progress:
+            progress(self._done, self._total)
         self.need_sound()
 
     def close(self) -> None:
@@ -74,6 +81,18 @@ class Inspection:
         if not self._closing.is_set():
             self._found = found
 
+    def _is_empty(self, file: pathlib.Path) -> bool:
+        """Whether the file has no tables. Raises what opening it for reading would."""
+        check_length(file)
+        engine = make_engine(self._url, read_only=True)
+        try:
+            with readable_errors(self._where), engine.connect() as connection:
+                state = schema_state(connection, self._where)
+                self._is_current = state == "current"
+                return state == "none"
+        finally:
+            engine.dispose()
+
     def _inspect(self) -> CacheCorrupt | None:
         engine = make_engine(self._url, read_only=True)
         try:
@@ -81,7 +100,8 @@ class Inspection:
             with contextlib.suppress(_Closed), readable_errors(self._where), Session(engine) as session, session.begin():
                 connection = session.connection()
                 self._connection = cast(sqlite3.Connection, connection.connection.driver_connection)
-                findings = structure_damages(connection) or damages(session, self._progress, decode=False)
+                of_rows = damages(session, self._progress, decode=False) if self._is_current else bad_values(session)
+                findings = structure_damages(connection) or list(of_rows)
         finally:
             self._connection = None
             engine.dispose()

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pathlib
+import shlex
 import socket
 import weakref
 
@@ -13,11 +14,17 @@ class WriterLock:
     """``flock`` on ``<database>.lock``, which names its holder. The kernel releases it when the process ends.
 
     The file is never removed, or two processes could lock two files of the same name.
-    Raises ``CacheLocked`` when another process (or another cache object of this one) holds it, ``CacheUnwritable`` when
-    the file cannot be created or the file system has no locks.
+    Raises ``CacheLocked`` when another process (or another cache object of this one) holds it, or could hold it under
+    another name; ``CacheUnwritable`` when the file cannot be created or the file system has no locks.
     """
 
     def __init__(self, database: pathlib.Path) -> None:
+        if database.exists() and database.stat().st_nlink > 1:
+            raise CacheLocked(
+                f"Path cache {database} is one of several names of one file (hard links), and a process could hold it under "
+                f"another: SQLite keeps a log for each name. End other runs of it, then give it a file of its own: "
+                f"`cp {shlex.quote(str(database))} own.db && mv own.db {shlex.quote(str(database))}`."
+            )
         file = database.with_name(database.name + ".lock")
         try:
             self._fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)

@@ -1,14 +1,20 @@
 """Upgrading a database to this version's schema, with the scripts in the top-level ``alembic`` folder."""
 
+import functools
 import pathlib
+from typing import Literal
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection, inspect
 
-from openrlhf_rpo.cache.errors import CacheError, CacheNewer, CacheOlder
+from openrlhf_rpo.cache.columns import BadValue
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, CacheNewer, CacheOlder, cure_of
+from openrlhf_rpo.cache.models import Base
+from openrlhf_rpo.cache.sqlite import check_objects, check_tables
 
 
 def scripts_folder() -> pathlib.Path:
@@ -21,29 +27,39 @@ def scripts_folder() -> pathlib.Path:
 
 
 def is_current(connection: Connection, where: str) -> bool:
-    """Whether the schema is this version's. Raises ``CacheNewer`` for an unknown revision."""
-    current, head = _revisions(connection, where, _config())
-    return current == head
+    """Whether the schema is this version's.
+
+    Raises ``CacheNewer`` for an unknown revision, ``CacheError`` for other tables than a cache's, ``CacheCorrupt`` for
+    tables that are not as this version made them.
+    """
+    return schema_state(connection, where) == "current"
+
+
+def schema_state(connection: Connection, where: str) -> Literal["none", "older", "current"]:
+    """Whether the database has tables, and of this version. Raises as ``is_current`` does."""
+    current, head = _revisions(connection, where)
+    return "none" if current is None else "current" if current == head else "older"
 
 
 def upgrade(connection: Connection, where: str) -> None:
     """Upgrade to head in the transaction of ``connection``. ``where`` names the database in messages.
 
-    Raises ``CacheNewer`` for an unknown revision, ``CacheError`` if the database has tables of something else.
+    Raises as ``is_current`` does, and ``CacheCorrupt`` for damaged rows.
     """
-    config = _config()
-    current, head = _revisions(connection, where, config)
-    if current == head:
+    if is_current(connection, where):
         return
-    if current is None and set(inspect(connection).get_table_names()) - {"alembic_version"}:
-        raise CacheError(f"{where} is not a path cache. Use another --rpo.cache.url.")
+    config = _config()
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except BadValue as error:
+        raise CacheCorrupt(f"Path cache {where} is damaged ({error}), and was not upgraded. {cure_of(where)}") from error
+    _revisions(connection, where)
 
 
 def check_revision(connection: Connection, where: str) -> None:
     """The check of a reader. Raises ``CacheOlder`` or ``CacheNewer``, and ``CacheError`` if there is no cache."""
-    current, head = _revisions(connection, where, _config())
+    current, head = _revisions(connection, where)
     if current is None:
         raise CacheError(f"{where} holds no path cache.")
     if current != head:
@@ -59,14 +75,30 @@ def _config() -> Config:
     return config
 
 
-def _revisions(connection: Connection, where: str, config: Config) -> tuple[str | None, str | None]:
-    """(database's, this version's). Raises ``CacheNewer`` if the database's is unknown."""
-    scripts = ScriptDirectory.from_config(config)
-    head = scripts.get_current_head()
-    current = MigrationContext.configure(connection).get_current_revision()
-    if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
+@functools.cache
+def _known() -> tuple[str | None, frozenset[str]]:
+    """(this version's revision, all that it knows)."""
+    scripts = ScriptDirectory.from_config(_config())
+    return scripts.get_current_head(), frozenset(script.revision for script in scripts.walk_revisions())
+
+
+def _revisions(connection: Connection, where: str) -> tuple[str | None, str | None]:
+    """(database's, this version's). Raises as ``is_current`` does."""
+    head, known = _known()
+    is_sqlite = connection.dialect.name == "sqlite"  # where anyone can have made the file
+    if is_sqlite:
+        check_objects(connection, where)
+    try:
+        current = MigrationContext.configure(connection).get_current_revision()
+    except CommandError as error:
+        raise CacheCorrupt(f"Path cache {where} has several schema revisions ({error}). {cure_of(where)}") from error
+    if current is None and set(inspect(connection).get_table_names()) - {"alembic_version"}:
+        raise CacheError(f"{where} is not a path cache. Use another --rpo.cache.url.")
+    if current is not None and current not in known:
         raise CacheNewer(
             f"Path cache {where} has schema revision {current}, this version of openrlhf_rpo knows up to {head}. "
             "Install the version that wrote it, or a later one."
         )
+    if current == head and is_sqlite:
+        check_tables(connection, where, Base.metadata)
     return current, head

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, Double, ForeignKey, Index, LargeBinary
+from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from openrlhf_rpo.cache.columns import encoded, figures, flag, number, time, whole, word, words
 
 
 class Base(DeclarativeBase):
-    type_annotation_map = {float: Double, datetime: DateTime(timezone=True), bytes: LargeBinary}
-
-    checksum: Mapped[int] = mapped_column(BigInteger, sort_order=99, server_default="0")
+    checksum: Mapped[int] = mapped_column(whole(0, 2**32 - 1), sort_order=99, server_default="0")
 
 
 class RunRow(Base):
@@ -27,8 +27,8 @@ class RunRow(Base):
 
     __tablename__ = "runs"
 
-    key: Mapped[str] = mapped_column(primary_key=True)
-    value: Mapped[str]
+    key: Mapped[str] = mapped_column(words(), primary_key=True)
+    value: Mapped[str] = mapped_column(words())
 
 
 class QuestionRow(Base):
@@ -36,11 +36,11 @@ class QuestionRow(Base):
 
     __tablename__ = "questions"
 
-    question_id: Mapped[str] = mapped_column(primary_key=True)
-    text: Mapped[str]
-    prompt: Mapped[str]
-    label: Mapped[str]
-    datasource: Mapped[str]
+    question_id: Mapped[str] = mapped_column(words(), primary_key=True)
+    text: Mapped[str] = mapped_column(words())
+    prompt: Mapped[str] = mapped_column(words())
+    label: Mapped[str] = mapped_column(words())
+    datasource: Mapped[str] = mapped_column(words())
 
 
 class PathRow(Base):
@@ -49,18 +49,18 @@ class PathRow(Base):
     __tablename__ = "paths"
     __table_args__ = (Index("ix_paths_question_slot_step", "question_id", "slot", "step", unique=True),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    question_id: Mapped[str]
-    slot: Mapped[int] = mapped_column(default=0)
-    step: Mapped[int] = mapped_column(index=True)
-    token_ids: Mapped[bytes]
-    log_probs: Mapped[bytes | None]
-    n_tokens: Mapped[int]
-    finish_reason: Mapped[str]
-    score: Mapped[float]
-    reward: Mapped[float]
-    prefix_length: Mapped[int]
-    parent_id: Mapped[int | None] = mapped_column(ForeignKey("paths.id"), index=True)
+    id: Mapped[int] = mapped_column(whole(1), primary_key=True)
+    question_id: Mapped[str] = mapped_column(words())
+    slot: Mapped[int] = mapped_column(whole(), default=0)
+    step: Mapped[int] = mapped_column(whole(), index=True)
+    token_ids: Mapped[bytes] = mapped_column(encoded())
+    log_probs: Mapped[bytes | None] = mapped_column(encoded(nullable=True))
+    n_tokens: Mapped[int] = mapped_column(whole())
+    finish_reason: Mapped[str] = mapped_column(word("stop", "length"))
+    score: Mapped[float] = mapped_column(number())
+    reward: Mapped[float] = mapped_column(number())
+    prefix_length: Mapped[int] = mapped_column(whole())
+    parent_id: Mapped[int | None] = mapped_column(whole(1, nullable=True), ForeignKey("paths.id"), index=True)
 
 
 class VisitRow(Base):
@@ -68,16 +68,16 @@ class VisitRow(Base):
 
     __tablename__ = "visits"
 
-    question_id: Mapped[str] = mapped_column(primary_key=True)
-    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, index=True)
-    cut: Mapped[int]
-    prefix_length: Mapped[int]
-    shortest_path: Mapped[int]
-    n_samples: Mapped[int]
-    n_rewarded: Mapped[int]
-    outcome: Mapped[str]
-    start_bare: Mapped[bool]
-    slot: Mapped[int] = mapped_column(server_default="0")
+    question_id: Mapped[str] = mapped_column(words(), primary_key=True)
+    step: Mapped[int] = mapped_column(whole(1), primary_key=True, autoincrement=False, index=True)
+    cut: Mapped[int] = mapped_column(whole())
+    prefix_length: Mapped[int] = mapped_column(whole())
+    shortest_path: Mapped[int] = mapped_column(whole())
+    n_samples: Mapped[int] = mapped_column(whole())
+    n_rewarded: Mapped[int] = mapped_column(whole())
+    outcome: Mapped[str] = mapped_column(words())
+    start_bare: Mapped[bool] = mapped_column(flag())
+    slot: Mapped[int] = mapped_column(whole(), server_default="0")
 
 
 class StepRow(Base):
@@ -85,11 +85,11 @@ class StepRow(Base):
 
     __tablename__ = "steps"
 
-    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    episode: Mapped[int]
-    consumed: Mapped[int]
-    metrics: Mapped[dict[str, float | None]] = mapped_column(JSON)
-    created_at: Mapped[datetime]
+    step: Mapped[int] = mapped_column(whole(1), primary_key=True, autoincrement=False)
+    episode: Mapped[int] = mapped_column(whole())
+    consumed: Mapped[int] = mapped_column(whole())
+    metrics: Mapped[dict[str, float | None]] = mapped_column(figures())
+    created_at: Mapped[datetime] = mapped_column(time())
 
 
 class EvaluationRow(Base):
@@ -97,8 +97,8 @@ class EvaluationRow(Base):
 
     __tablename__ = "evaluations"
 
-    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    metrics: Mapped[dict[str, float | None]] = mapped_column(JSON)
+    step: Mapped[int] = mapped_column(whole(), primary_key=True, autoincrement=False)
+    metrics: Mapped[dict[str, float | None]] = mapped_column(figures())
 
 
 def checksum_of(table: type[Base], values: Mapping[str, Any]) -> int:

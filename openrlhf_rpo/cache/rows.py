@@ -1,11 +1,12 @@
 """Conversion between rows and ``types``, and the queries for the cache at a step."""
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy
-from sqlalchemy import Select, and_, func, insert, select
+from sqlalchemy import Select, and_, func, insert, select, type_coerce
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache.codec import (
@@ -16,6 +17,7 @@ from openrlhf_rpo.cache.codec import (
     encode_log_probs,
     encode_token_ids,
 )
+from openrlhf_rpo.cache.columns import is_json, shown, whole
 from openrlhf_rpo.cache.models import Base, EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow, checksum_of
 from openrlhf_rpo.types import OWN, Path, Question, StepRecord, Visit
 
@@ -49,6 +51,8 @@ def path_values(path: Path, step: int, store_log_probs: bool) -> dict[str, Any]:
         raise ValueError(f"the path of question {path.question_id} is of step {path.step}, not of step {step}")
     if step == 0 and (path.parent_id is not None or path.prefix_length):
         raise ValueError(f"the initial path of question {path.question_id} has a parent or a prefix")
+    if not (math.isfinite(path.score) and math.isfinite(path.reward)):
+        raise ValueError(f"the path of question {path.question_id} has score {path.score} and reward {path.reward}")
     if path.log_probs is not None and len(path.log_probs) != len(path):
         raise ValueError(
             f"the path of question {path.question_id} has {len(path)} tokens and {len(path.log_probs)} log-probs"
@@ -133,10 +137,44 @@ def evaluation_of(row: EvaluationRow) -> tuple[int, dict[str, float]]:
 
 
 def check(row: Read, table: type[Base]) -> None:
-    """Raise ``CodecError`` unless the checksum of a row of ``table`` matches."""
+    """Raise ``CodecError`` unless the checksum of a row of ``table`` matches and its values can stand together."""
     values: Any = row._mapping if isinstance(row, sqlalchemy.Row) else vars(row)
     if checksum_of(table, values) != row.checksum:
         raise CodecError(f"{name_of(row, table)} is damaged (its checksum differs)")
+    if what := _IMPOSSIBLE[table](row):
+        raise CodecError(f"{name_of(row, table)} is damaged ({what})")
+
+
+def _impossible_path(row: Read) -> str | None:
+    """A parent has a smaller id than its children, so that no lineage is a circle."""
+    if row.prefix_length > row.n_tokens:
+        return f"prefix_length {row.prefix_length} of {row.n_tokens} tokens"
+    if row.parent_id is not None and (row.parent_id >= row.id or row.step == 0):
+        return f"parent_id {row.parent_id}, which is no earlier path"
+    return None
+
+
+def _impossible_visit(row: Read) -> str | None:
+    return f"n_rewarded {row.n_rewarded} of {row.n_samples} samples" if row.n_rewarded > row.n_samples else None
+
+
+def _impossible_entry(row: Read) -> str | None:
+    form = _FORMS.get(row.key)
+    if form is not None and not re.fullmatch(form, row.value, re.ASCII):
+        return f"its value is {shown(row.value)}"
+    if row.key.startswith(OPTION) and not is_json(row.value):
+        return f"its value is {shown(row.value)}, not JSON"
+    return None
+
+
+_FORMS = {INITIAL_TOKENS: r"\d{1,15}", INITIAL_REACHED: r"\d{1,9}:\d{1,9}", KEPT_FROM: r"\d{1,9}"}
+_IMPOSSIBLE: dict[type[Base], Callable[[Read], str | None]] = {
+    PathRow: _impossible_path,
+    VisitRow: _impossible_visit,
+    RunRow: _impossible_entry,
+    **dict.fromkeys((QuestionRow, StepRow, EvaluationRow), lambda row: None),
+}
+"""What is wrong with values that are right one by one."""
 
 
 def name_of(row: Read, table: type[Base]) -> str:
@@ -145,12 +183,12 @@ def name_of(row: Read, table: type[Base]) -> str:
 
 
 _NAMES: dict[type[Base], str] = {
-    PathRow: "path {row.id} of question {row.question_id} (step {row.step})",
-    VisitRow: "the visit of question {row.question_id} at step {row.step}",
+    PathRow: "path {row.id} of question {row.question_id:.80} (step {row.step})",
+    VisitRow: "the visit of question {row.question_id:.80} at step {row.step}",
     StepRow: "the record of step {row.step}",
     EvaluationRow: "the evaluation of step {row.step}",
-    QuestionRow: "question {row.question_id}",
-    RunRow: "the entry {row.key!r} about the run",
+    QuestionRow: "question {row.question_id:.80}",
+    RunRow: "the entry {row.key!r:.80} about the run",
 }
 
 
@@ -177,12 +215,12 @@ def run_value(session: Session, key: str) -> str | None:
 
 def next_path_id(session: Session) -> int:
     """The largest stored id + 1, so that a step repeated after a rollback assigns the same ids."""
-    return (session.scalar(select(func.max(PathRow.id))) or 0) + 1
+    return (session.scalar(select(type_coerce(func.max(PathRow.id), whole(nullable=True)))) or 0) + 1
 
 
 def latest_step(session: Session) -> int:
     """The newest committed step: 0 when only the initial cache is complete, -1 before that."""
-    newest = session.scalar(select(func.max(StepRow.step)))
+    newest = session.scalar(select(type_coerce(func.max(StepRow.step), whole(nullable=True))))
     if newest is not None:
         return int(newest)
     return 0 if run_value(session, INITIALISED) is not None else -1

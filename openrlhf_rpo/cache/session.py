@@ -1,6 +1,7 @@
 """The database of the path cache: opening, writer's lock, transactions, copies; for SQLite and PostgreSQL."""
 
 import contextlib
+import os
 import pathlib
 from collections.abc import Iterator
 
@@ -129,7 +130,8 @@ def parse_url(url: str) -> tuple[URL, pathlib.Path | None]:
         raise CacheError(f"--rpo.cache.url {url!r}: expected sqlite:///PATH or postgresql+psycopg://...")
     if parsed.database in (None, "", ":memory:"):
         raise CacheError(f"--rpo.cache.url {url} names no file: a cache in memory is lost with its process.")
-    return parsed, pathlib.Path(parsed.database)
+    # The real file: under the name of a link it would get another lock.
+    return parsed, pathlib.Path(os.path.realpath(parsed.database))
 
 
 def place(url: str) -> tuple[str, pathlib.Path | None]:

@@ -9,27 +9,41 @@ import pathlib
 import shutil
 import sqlite3
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
 
 from openrlhf_rpo import durable
+from openrlhf_rpo.cache.columns import shown
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheUnwritable, cure_of, readable_errors
 
-_PRAGMAS = ("busy_timeout=2000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
-_READER_PRAGMAS = ("busy_timeout=2000", "query_only=ON")
+_PRAGMAS = ("busy_timeout=2000", "trusted_schema=OFF", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
+_READER_PRAGMAS = ("busy_timeout=2000", "trusted_schema=OFF", "query_only=ON")
+_LARGEST_VALUE = 2**26
+"""Bytes of a text or blob, twice what a path of ``codec.MOST_TOKENS`` takes: a small file can claim gigabytes."""
+_FOREIGN = "No run of this package writes that: use the copy beside a checkpoint, or start over"
 _SIDE_FILES = ("-wal", "-shm", "-journal")  # what SQLite creates beside a database
 
 
 def sqlite_engine(file: pathlib.Path, read_only: bool = False) -> Engine:
-    """An engine with the pragmas above, whose transactions include schema changes."""
+    """An engine with the pragmas above, whose transactions include schema changes.
+
+    Raises ``CacheUnwritable`` for what is no file.
+    """
+    if file.exists() and not file.is_file():  # opening a pipe would wait for its other end
+        raise CacheUnwritable(
+            f"Path cache {file}: unable to open database file, because it is none (a folder, pipe or device). Remove it, or "
+            "use another --ckpt.path or --rpo.cache.url."
+        )
     engine = create_engine(_read_only_url(file) if read_only else URL.create("sqlite", database=str(file)))
 
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: Any, _record: Any) -> None:
         # The driver would start transactions itself, and not before schema changes: ``begin`` below does so instead.
         connection.isolation_level = None
+        connection.text_factory = _text
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
         for pragma in _READER_PRAGMAS if read_only else _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
 
@@ -40,11 +54,25 @@ def sqlite_engine(file: pathlib.Path, read_only: bool = False) -> Engine:
     return engine
 
 
+def _text(data: bytes) -> str | bytes:
+    """A text as the driver returns it. Bytes that are no text stay bytes, for the column's type to refuse."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
 def _read_only_url(file: pathlib.Path) -> URL:
-    """Immutable when the folder is read-only and has no log: a reader could not create the log's index there."""
+    """Where nothing is left in a log, a mode that leaves no empty log behind; ``query_only`` keeps it from writing.
+
+    Immutable when the folder is read-only: a reader could not create the log's index there.
+    """
     query = {"mode": "ro", "uri": "true"}
-    if not os.access(file.parent, os.W_OK) and not file.with_name(file.name + "-wal").exists():
-        query["immutable"] = "1"
+    if not any(file.with_name(file.name + suffix).exists() for suffix in _SIDE_FILES):
+        if os.access(file.parent, os.W_OK):
+            query["mode"] = "rw"
+        else:
+            query["immutable"] = "1"
     return URL.create("sqlite", database=f"file:{urllib.parse.quote(str(file.absolute()))}", query=query)
 
 
@@ -81,6 +109,37 @@ def check_length(file: pathlib.Path) -> None:
         raise CacheCorrupt(
             f"Path cache {file} was cut short: it has {file.stat().st_size:,} of {expected:,} bytes. {cure_of(str(file))}"
         )
+
+
+def check_objects(connection: Connection, where: str) -> None:
+    """Raise ``CacheCorrupt`` for views, triggers and virtual tables, which can run forever or answer at will."""
+    for kind, name, page in connection.exec_driver_sql("SELECT type, name, rootpage FROM sqlite_master"):
+        if kind in ("view", "trigger") or not page:
+            raise CacheCorrupt(f"Path cache {where} has the {shown(kind)} {shown(name)}, and a cache has none. {_FOREIGN}")
+
+
+def check_tables(connection: Connection, where: str, metadata: MetaData) -> None:
+    """Raise ``CacheCorrupt`` unless every table has the columns, key and unique indices of ``metadata``."""
+    for table in metadata.sorted_tables:
+        stored = {row[1]: (*row[2:4], row[5], row[6]) for row in _pragma(connection, "table_xinfo", table.name)}
+        for column in table.columns:
+            place = list(table.primary_key.columns).index(column) + 1 if column.primary_key else 0
+            wanted = column.type.compile(connection.dialect), int(not column.nullable), place, 0
+            if stored.pop(column.name, None) != wanted:
+                what = f"column {column.name} of table {table.name}"
+                raise CacheCorrupt(f"Path cache {where}: {what} is missing or of another kind. {_FOREIGN}")
+        unique = {tuple(index.columns.keys()) for index in table.indexes if index.unique}
+        for _, name, is_unique, _, is_partial, *_ in _pragma(connection, "index_list", table.name):
+            if is_unique and not is_partial:
+                unique.discard(tuple(row[2] for row in _pragma(connection, "index_info", name)))
+        if stored or unique:
+            what = f"column {shown(next(iter(stored)))} too many" if stored else f"no unique index of {unique.pop()}"
+            raise CacheCorrupt(f"Path cache {where}: table {table.name} has {what}. {_FOREIGN}")
+
+
+def _pragma(connection: Connection, name: str, argument: str) -> Sequence[Any]:
+    quoted = argument.replace('"', '""')
+    return connection.exec_driver_sql(f'PRAGMA {name}("{quoted}")').all()
 
 
 def structure_damages(connection: Connection) -> list[str]:

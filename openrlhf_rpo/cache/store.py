@@ -58,9 +58,14 @@ class PathCache(CacheHistory):
         Raises ``CacheMismatch`` (other fingerprints), ``CacheLocked`` (another process), ``CacheNewer`` (schema of a
         later version), ``CacheCorrupt`` (damaged or not a database), ``CacheUnwritable``.
         """
-        cache = cls(Database.open(url), store_log_probs)
+        inspection = Inspection(url)  # first: what is refused stays as it was
         try:
-            cache._inspection = Inspection(url)
+            cache = cls(Database.open(url), store_log_probs)
+        except BaseException:
+            inspection.close()
+            raise
+        try:
+            cache._inspection = inspection
             if fingerprints is not None:
                 cache._claim(fingerprints)
         except BaseException:
@@ -208,7 +213,7 @@ class PathCache(CacheHistory):
     def verify(self, progress: upkeep.Progress | None = None) -> list[str]:
         """Decode every row and return a sentence per damage; ``progress(rows done, rows in all)``."""
         with self._transaction() as session:
-            return self._database.structure_damages(session) + upkeep.damages(session, progress)
+            return self._database.structure_damages(session) + list(upkeep.damages(session, progress))
 
     def prune(self, keep_from: int) -> int:
         """Remove paths that no step >= ``keep_from`` reads and return their number.

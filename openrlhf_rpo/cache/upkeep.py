@@ -1,16 +1,18 @@
 """Maintenance of a cache: verify every row, prune superseded paths."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import delete, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import delete, func, inspect, select, type_coerce
 from sqlalchemy.orm import Session, aliased
+from sqlalchemy.types import NullType
 
 from openrlhf_rpo.cache.codec import CodecError
+from openrlhf_rpo.cache.columns import BadValue, column_reader, shown
 from openrlhf_rpo.cache.models import Base, EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow, checksum_of
-from openrlhf_rpo.cache.rows import check, check_path, path_of
+from openrlhf_rpo.cache.rows import check, check_path, name_of, path_of
 
 _BATCH = 200
 _READERS: dict[type[Base], Callable[[Any], object]] = {
@@ -20,55 +22,90 @@ _READERS: dict[type[Base], Callable[[Any], object]] = {
 Progress = Callable[[int, int], None]
 
 
-def damages(session: Session, progress: Progress | None = None, *, decode: bool = True) -> list[str]:
-    """One sentence per damaged row. Calls ``progress(rows done, rows in all)``.
+def damages(session: Session, progress: Progress | None = None, *, decode: bool = True) -> Iterator[str]:
+    """One sentence per damage. Calls ``progress(rows done, rows in all)``.
 
     Without ``decode`` only the checksums of a path's bytes are verified, which takes a tenth of the time.
     """
     readers = _READERS | ({} if decode else {PathRow: check_path})
     total = sum(session.scalar(select(func.count()).select_from(table)) or 0 for table in _READERS)
-    found: list[str] = []
     done = 0
     for table, read in readers.items():
-        try:
-            for row in session.scalars(select(table).execution_options(yield_per=_BATCH)):
-                done += 1
-                if progress is not None and (done % _BATCH == 0 or done == total):
-                    progress(done, total)
-                try:
-                    read(row)
-                except CodecError as error:
-                    found.append(str(error))
-                session.expunge(row)
-        except (DBAPIError, TypeError, ValueError) as error:
-            # The driver or a column type cannot convert a value, so the rest of the table cannot be read either.
-            found.append(f"table {table.__tablename__} cannot be read completely ({getattr(error, 'orig', error)})")
-    return found + _check_references(session)
+        for row, found in _checked_rows(session, table, [column.name for column in table.__table__.columns]):
+            done += 1
+            if progress is not None and (done % _BATCH == 0 or done == total):
+                progress(done, total)
+            if found:
+                yield from found
+                continue
+            try:
+                read(row)
+            except CodecError as error:
+                yield str(error)
+    yield from _check_references(session)
 
 
-def _check_references(session: Session) -> list[str]:
-    """Impossible parents (missing, of another question, not older), missing steps, and rows beyond the newest step."""
+def bad_values(session: Session) -> Iterator[str]:
+    """A sentence for each value that its column cannot hold.
+
+    The database may have an earlier schema, without checksums and with fewer tables and columns.
+    """
+    schema = inspect(session.connection())
+    for table in _READERS:
+        if schema.has_table(table.__tablename__):
+            known = {column["name"] for column in schema.get_columns(table.__tablename__)}
+            names = [column.name for column in table.__table__.columns if column.name in known]
+            for _, found in _checked_rows(session, table, names):
+                yield from found
+    yield from _check_references(session)
+
+
+def _checked_rows(session: Session, table: type[Base], names: list[str]) -> Iterator[tuple[SimpleNamespace, list[str]]]:
+    """Every row, and a sentence for each value that its column cannot hold.
+
+    The rows are read without their columns' types, because a bad value would end the reading.
+    """
+    columns = table.__table__.columns
+    readers = {name: column_reader(columns[name], session.get_bind().dialect) for name in names}
+    raw = select(*(type_coerce(columns[name], NullType()).label(name) for name in names))
+    for stored in session.execute(raw.execution_options(yield_per=_BATCH)):
+        row, bad = SimpleNamespace(**stored._mapping), []
+        for name, read in readers.items():
+            try:
+                setattr(row, name, read(getattr(row, name)))
+            except BadValue as error:
+                bad.append(f"{name} {error}")
+                setattr(row, name, shown(getattr(row, name)))
+        yield row, [f"{name_of(row, table)} is damaged ({what})" for what in bad]
+
+
+def _check_references(session: Session) -> Iterator[str]:
+    """Impossible parents (``history.parent_of``), missing steps, and rows beyond the newest step."""
     parent = aliased(PathRow)
+    names = (PathRow.id, PathRow.question_id, PathRow.parent_id)
     orphans = (
-        select(PathRow.id, PathRow.question_id, PathRow.parent_id)
+        select(*(type_coerce(column, NullType()).label(column.name) for column in names))
         .join(parent, parent.id == PathRow.parent_id, isouter=True)
         .where(PathRow.parent_id.is_not(None))
-        .where(parent.id.is_(None) | (parent.question_id != PathRow.question_id) | (parent.step >= PathRow.step))
+        .where(
+            parent.id.is_(None)
+            | (parent.question_id != PathRow.question_id)
+            | (parent.step >= PathRow.step)
+            | (parent.n_tokens < PathRow.prefix_length)
+        )
         .order_by(PathRow.id)
     )
-    found = [
-        f"path {row.id} of question {row.question_id} has an impossible parent, path {row.parent_id}"
-        for row in session.execute(orphans)
-    ]
-    count, newest = session.execute(select(func.count(), func.max(StepRow.step)).select_from(StepRow)).one()
-    newest = newest or 0
+    for row in session.execute(orphans):
+        yield f"path {row.id} of question {row.question_id} has an impossible parent, path {row.parent_id}"
+    count, newest = session.execute(
+        select(func.count(), func.coalesce(func.max(type_coerce(StepRow.step, NullType())), 0)).select_from(StepRow)
+    ).one()
     if count != newest:
-        found.append(f"{count} steps are recorded, and the newest is step {newest}")
+        yield f"{count} steps are recorded, and the newest is step {newest}"
     for table in (PathRow, VisitRow):
         beyond = session.scalar(select(func.count()).select_from(table).where(table.step > newest)) or 0
         if beyond:
-            found.append(f"{beyond} rows of {table.__tablename__} are newer than the newest step, {newest}")
-    return found
+            yield f"{beyond} rows of {table.__tablename__} are newer than the newest step, {newest}"
 
 
 def prune(session: Session, keep_from: int) -> int:

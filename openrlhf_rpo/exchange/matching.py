@@ -39,6 +39,6 @@ class QuestionIndex:
 
 def question_text(value: Any) -> str:
     """A data set's question as text; for a chat, the contents of its messages, one per line."""
-    if isinstance(value, list):
+    if isinstance(value, list) and all(isinstance(message, dict) for message in value):
         return "\n".join(str(message.get("content")) for message in value)
     return str(value)

@@ -4,11 +4,14 @@ Log-probs are natural; -inf is null in the file, because JSON has no infinity.
 """
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from openrlhf_rpo.cache.codec import LARGEST_LOG_PROB
+from openrlhf_rpo.cache.columns import shown
 from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.types import FinishReason, Path, Question
 
@@ -50,10 +53,20 @@ class PortablePath:
     score: float | None = None
     reward: float | None = None
     tokenizer: str | None = None
+    where: str = field(default="", compare=False)
+    """Its place in messages."""
 
     def is_of(self, tokenizer: str) -> bool:
         """Whether its ids belong to the tokenizer with this fingerprint."""
         return self.token_ids is not None and self.tokenizer == tokenizer
+
+    def need_known(self, vocabulary: int) -> None:
+        """Raise ExchangeError unless its ids are in [0, ``vocabulary``)."""
+        if self.token_ids and max(self.token_ids) >= vocabulary:
+            raise ExchangeError(
+                f"{self.where}: token id {max(self.token_ids):,}, and the tokenizer's last is {vocabulary - 1:,}: it is no "
+                "path of this tokenizer. Export it again, with its text"
+            )
 
 
 def to_row(path: Path, question: Question | None, text: str | None, tokenizer: str | None) -> dict[str, Any]:
@@ -73,29 +86,51 @@ def from_row(row: dict[str, Any], where: str) -> PortablePath:
 
     Raises ExchangeError for an invalid value.
     """
-    ids, log_probs = row.get("token_ids"), row.get("log_probs")
-    finish_reason = row.get("finish_reason") or "stop"
-    if finish_reason not in ("stop", "length"):
-        raise ExchangeError(f"{where}: finish_reason is {finish_reason!r}, expected stop or length")
-    if ids is not None and not all(isinstance(i, int) and 0 <= i < 2**32 for i in ids):
-        raise ExchangeError(f"{where}: token_ids must be whole numbers of at least 0")
+    ids, log_probs = _token_ids(row.get("token_ids"), where), _log_probs(row.get("log_probs"), where)
+    finish_reason = row.get("finish_reason")
+    if finish_reason not in (None, "stop", "length"):
+        raise ExchangeError(f"{where}: finish_reason is {shown(finish_reason)}, expected stop or length")
     if log_probs is not None and (ids is None or len(log_probs) != len(ids)):
         raise ExchangeError(f"{where}: log_probs must have one value for each of token_ids")
-    texts = {name: _text(row, name, where) for name in ("question_id", "question", "label", "text", "tokenizer")}
+    texts = {name: need_text(row, name, where) for name in ("question_id", "question", "label", "text", "tokenizer")}
     numbers = {name: _number(row, name, where) for name in ("score", "reward")}
     return PortablePath(
         **texts,
         **numbers,
-        token_ids=None if ids is None else tuple(ids),
-        log_probs=None if log_probs is None else tuple(-math.inf if v is None else float(v) for v in log_probs),
-        finish_reason=finish_reason,
+        token_ids=ids,
+        log_probs=log_probs,
+        finish_reason=finish_reason or "stop",
+        where=where,
     )
 
 
-def _text(row: dict[str, Any], name: str, where: str) -> str | None:
+def _token_ids(value: Any, where: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(type(i) is int and 0 <= i < 2**32 for i in value):
+        raise ExchangeError(f"{where}: token_ids must be whole numbers of at least 0, not {shown(value)}")
+    return tuple(value)
+
+
+def _log_probs(value: Any, where: str) -> tuple[float, ...] | None:
+    """Null is -inf in a file."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(v is None or _is_log_prob(v) for v in value):
+        raise ExchangeError(f"{where}: log_probs must be finite numbers of at most 0, not {shown(value)}")
+    return tuple(-math.inf if v is None else float(v) for v in value)
+
+
+def _is_log_prob(value: Any) -> bool:
+    return type(value) in (int, float) and -sys.float_info.max <= value < LARGEST_LOG_PROB
+
+
+def need_text(row: dict[str, Any], name: str, where: str) -> str | None:
     value = row.get(name)
     if value is not None and not isinstance(value, str):
-        raise ExchangeError(f"{where}: {name} holds {value!r}, which is not text")
+        raise ExchangeError(f"{where}: {name} holds {shown(value)}, which is not text")
+    if value is not None and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise ExchangeError(f"{where}: {name} holds half of a character (a surrogate), which is not text")
     return value
 
 
@@ -103,6 +138,6 @@ def _number(row: dict[str, Any], name: str, where: str) -> float | None:
     value = row.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ExchangeError(f"{where}: {name} holds {value!r}, which is not a finite number")
+    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
+        raise ExchangeError(f"{where}: {name} holds {shown(value)}, which is not a finite number")
     return float(value)

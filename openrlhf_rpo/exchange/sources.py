@@ -17,13 +17,12 @@ from typing import Any
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.matching import QuestionIndex, question_text
-from openrlhf_rpo.exchange.portable import PortablePath, from_row
+from openrlhf_rpo.exchange.portable import SCHEMA, PortablePath, from_row, need_text
 from openrlhf_rpo.exchange.text import own_tokenizer, path_text
-from openrlhf_rpo.run.files import CACHE_FILE
+from openrlhf_rpo.run.files import CACHE_FILE, tokenizer_fingerprint
 from openrlhf_rpo.tables import SUFFIXES, column_names, read_rows
 from openrlhf_rpo.types import Question
 
-_KEYS = ["question_id", "question", "label", "tokenizer"]
 _OTHER_TOKENIZER = "its paths have another tokenizer, and {why}. Export them with their text: openrlhf-rpo cache export"
 
 
@@ -31,12 +30,15 @@ class Source(ABC):
     """Paths to import, of any questions. ``str()`` names the source in messages."""
 
     @abstractmethod
-    def question_keys(self) -> Iterator[PortablePath]:
-        """For each path what identifies its question and tokenizer, without the path itself."""
-
-    @abstractmethod
     def paths(self, tokenizer: str) -> Iterator[PortablePath]:
-        """Every path, with text if its tokenizer has another fingerprint than ``tokenizer``. Raises ExchangeError."""
+        """Every path, with text if its tokenizer has another fingerprint than ``tokenizer``.
+
+        Raises ExchangeError, for a damaged cache CacheError.
+        """
+
+    def checked(self, tokenizer: str) -> Iterator[PortablePath]:
+        """The same, but perhaps without the text. Raises whatever ``paths`` would."""
+        return self.paths(tokenizer)
 
 
 class DatabaseSource(Source):
@@ -48,14 +50,13 @@ class DatabaseSource(Source):
     def __str__(self) -> str:
         return self.url + ("" if self.step is None else f"@{self.step}")
 
-    def question_keys(self) -> Iterator[PortablePath]:
-        with PathCache.open_to_read(self.url) as cache:
-            self._check(cache)
-            known, tokenizer = cache.questions(), cache.fingerprints.get("tokenizer")
-            for question_id in cache.question_ids(self.step):
-                yield PortablePath(question_id=question_id, **_asked(known.get(question_id)), tokenizer=tokenizer)
-
     def paths(self, tokenizer: str) -> Iterator[PortablePath]:
+        return self._paths(tokenizer, with_text=True)
+
+    def checked(self, tokenizer: str) -> Iterator[PortablePath]:
+        return self._paths(tokenizer, with_text=False)
+
+    def _paths(self, tokenizer: str, with_text: bool) -> Iterator[PortablePath]:
         with PathCache.open_to_read(self.url) as cache:
             self._check(cache)
             known, theirs = cache.questions(), cache.fingerprints.get("tokenizer")
@@ -64,13 +65,14 @@ class DatabaseSource(Source):
                 yield PortablePath(
                     question_id=path.question_id,
                     **_asked(known.get(path.question_id)),
-                    text=None if decode is None else path_text(path.token_ids, decode),
+                    text=None if decode is None or not with_text else path_text(path.token_ids, decode),
                     token_ids=path.token_ids,
                     log_probs=path.log_probs,
                     finish_reason=path.finish_reason,
                     score=path.score,
                     reward=path.reward,
                     tokenizer=theirs,
+                    where=f"{self}, question {path.question_id}",
                 )
 
     def _check(self, cache: PathCache) -> None:
@@ -105,12 +107,8 @@ class ExportSource(Source):
     def __str__(self) -> str:
         return str(self.file)
 
-    def question_keys(self) -> Iterator[PortablePath]:
-        for number, row in enumerate(read_rows(self.file, _KEYS), 1):
-            yield from_row(row, f"{self.file}, row {number}")
-
     def paths(self, tokenizer: str) -> Iterator[PortablePath]:
-        for number, row in enumerate(read_rows(self.file), 1):
+        for number, row in enumerate(read_rows(self.file, SCHEMA.names), 1):
             where = f"{self.file}, row {number}"
             path = from_row(row, where)
             if path.text is None and (path.token_ids is None or path.tokenizer != tokenizer):
@@ -132,21 +130,13 @@ class SolutionsSource(Source):
     def __str__(self) -> str:
         return f"{self.file}:{self.column}"
 
-    def question_keys(self) -> Iterator[PortablePath]:
-        columns = [name for name in (self.input_key, self.label_key) if name is not None]
-        return (self._key(row) for row in read_rows(self.file, columns))
-
     def paths(self, tokenizer: str) -> Iterator[PortablePath]:
-        for number, row in enumerate(read_rows(self.file), 1):
-            solution = row.get(self.column)
-            if solution is not None and not isinstance(solution, str):
-                raise ExchangeError(f"{self.file}, row {number}: {self.column} holds {solution!r}, which is not text")
-            key = self._key(row)
-            yield PortablePath(question=key.question, label=key.label, text=solution or "")
-
-    def _key(self, row: dict[str, Any]) -> PortablePath:
-        label = None if self.label_key is None else str(row.get(self.label_key))
-        return PortablePath(question=question_text(row.get(self.input_key)), label=label)
+        columns = [name for name in (self.column, self.input_key, self.label_key) if name is not None]
+        for number, row in enumerate(read_rows(self.file, columns), 1):
+            where = f"{self.file}, row {number}"
+            label = None if self.label_key is None else str(row.get(self.label_key))
+            question, solution = question_text(row.get(self.input_key)), need_text(row, self.column, where)
+            yield PortablePath(question=question, label=label, text=solution or "", where=where)
 
 
 def database_url(text: str) -> str:
@@ -176,20 +166,26 @@ def import_source(args: SimpleNamespace) -> Source:
     return parse_source(args.rpo.init.source, args.data.input_key, args.data.label_key)
 
 
-def check_source(source: Source, questions: Sequence[Question], tokenizer: str) -> str:
-    """Check a source before an engine starts and describe it in a line. Raises ExchangeError if it is unusable.
+def check_source(source: Source, questions: Sequence[Question], tokenizer: Any) -> str:
+    """Read a source before an engine starts and describe it in a line. Raises ExchangeError if any path is unusable.
 
-    ``tokenizer`` is the run's fingerprint. Scores, and thus which paths are stored, are known only later.
+    ``tokenizer`` is the run's. Scores, and thus which paths are stored, are known only later.
     """
-    index = QuestionIndex(questions)
-    found = [index.find(key) is not None for key in source.question_keys()]
+    index, own = QuestionIndex(questions), tokenizer_fingerprint(tokenizer)
+    found, as_they_are = [], 0
+    for path in source.checked(own):
+        found.append(index.find(path) is not None)
+        if path.is_of(own):
+            path.need_known(len(tokenizer))
+            as_they_are += path.log_probs is not None
     if not any(found):
         raise ExchangeError(
             f"{source}: none of its {len(found):,} paths belongs to a question of this run. They are matched by "
             "question id, then by the question's text and its label"
         )
-    first = next(source.paths(tokenizer))  # raises if the tokenizer differs and there is no text
-    how = "ids and log-probs as they are" if first.is_of(tokenizer) else "made anew from their text, without log-probs"
+    how = "ids and log-probs as they are" if as_they_are == len(found) else "made anew from their text, without log-probs"
+    if 0 < as_they_are < len(found):
+        how = f"ids and log-probs of {as_they_are:,} as they are, the others without log-probs"
     return f"Initial cache from {source}: {sum(found):,} of {len(found):,} paths are of this run's questions, {how}"
 
 

@@ -12,9 +12,10 @@ from openrlhf_rpo.launch.model_code import refuse_model_code
 from openrlhf_rpo.launch.options import SHIPPED_REWARD
 from openrlhf_rpo.launch.resume import check_cache
 from openrlhf_rpo.rewards.math import unparsable
+from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.questions import load_eval_questions, load_questions
 from openrlhf_rpo.rollout.scoring import check_reward_source
-from openrlhf_rpo.run.files import cache_url, tokenizer_fingerprint
+from openrlhf_rpo.run.files import cache_url
 from openrlhf_rpo.training.passes import cannot_share
 from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import get_tokenizer
@@ -42,6 +43,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     _check_writable(args.ckpt.path, "--ckpt.path")
     _check_writable(args.ckpt.output_dir, "--ckpt.output_dir")
     check_cache(args, questions, tokenizer)
+    if warning := not_verifiable(cache_url(args), config):
+        print(f"Warning: {warning}", flush=True)
     if said := check_import(args, questions, tokenizer):
         print(said, flush=True)
 
@@ -158,6 +161,6 @@ def check_import(args: SimpleNamespace, questions: list[Question], tokenizer: An
             if cache.initialised:
                 return None
     try:
-        return check_source(import_source(args), questions, tokenizer_fingerprint(tokenizer))
+        return check_source(import_source(args), questions, tokenizer)
     except ExchangeError as error:
         raise UsageError(f"--rpo.init.source {error}") from error

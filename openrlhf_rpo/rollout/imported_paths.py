@@ -35,13 +35,19 @@ _SKIPPED = {
     "repeated": "of questions that already have a path",
 }
 _RIGHT = 1.0
+_REJECTED = (
+    "without log-probs, and --rpo.method {name} checks a path by them: it rejects each of these whole and starts from the "
+    "bare question, as if there were none. Import a cache, or an export with log_probs, of the same tokenizer, or use "
+    "another method (--rpo.method rpo)"
+)
 
 
 @dataclass
 class ImportReport:
     """Counts of a source's paths: each is ``imported``, or ``skipped`` for a reason.
 
-    ``with_path`` counts the questions with a path, including those from an earlier, interrupted import.
+    ``rejected`` says that the method cannot use some of them. ``with_path`` counts the questions with a path, including
+    those from an earlier, interrupted import.
     """
 
     source: str
@@ -49,6 +55,7 @@ class ImportReport:
     read: int = 0
     imported: int = 0
     through_text: int = 0
+    rejected: str = ""
     skipped: Counter[str] = field(default_factory=Counter)
     with_path: int = 0
 
@@ -64,6 +71,8 @@ class ImportReport:
         ]
         if self.through_text:
             lines.append(f"  {self.through_text:,} made anew from their text, without log-probs")
+        if self.rejected:
+            lines.append(f"  Warning: {self.rejected}")
         lines += [f"  {self.skipped[cause]:,} left out: {why}" for cause, why in _SKIPPED.items() if self.skipped[cause]]
         return "\n".join(lines)
 
@@ -97,7 +106,18 @@ def import_paths(
             "(math: the answer in \\boxed{}); --rpo.update.admit any (method rpo) also admits paths that are not rewarded"
         )
     report.with_path = len(done)
+    if config.method.scores and (n := cache.without_log_probs()):
+        report.rejected = f"{n:,} paths are {_REJECTED.format(name=config.method.name)}"
     return report
+
+
+def not_verifiable(url: str, config: RPOConfig) -> str | None:
+    """What to say at the start of a run about imported paths that its method will reject; None if it will not."""
+    if not config.method.scores or PathCache.is_missing(url):
+        return None
+    with PathCache.open_to_read(url) as cache:
+        n = cache.without_log_probs() if cache.latest_step == 0 else 0
+    return f"{n:,} paths of the cache are {_REJECTED.format(name=config.method.name)}" if n else None
 
 
 @dataclass
@@ -127,6 +147,8 @@ def _candidate(
         report.skipped["repeated"] += 1
         return None
     own = path.is_of(tokenizer)
+    if own:
+        path.need_known(len(rollout.tokenizer))
     ids = path.token_ids if own else path_ids(path.text or "", path.finish_reason, rollout.tokenizer)
     assert ids is not None
     if not ids or (not own and not (path.text or "").strip()):

@@ -10,6 +10,7 @@ A run killed while OpenRLHF writes a checkpoint may find none, or half of one. H
 """
 
 import json
+import math
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.upstream import STAGING
 
 CACHE_FILE = "rpo_cache.db"
-_TAG = re.compile(r"(best_)?global_step(\d+)")
+_TAG = re.compile(r"(best_)?global_step(\d{1,15})")
 _GROUPS = ("_critic", "_actor")  # published in this order, so that a tag in _actor is complete in both
 _METRIC_FILE = "metric.json"
 
@@ -46,10 +47,16 @@ class Checkpoints:
     def latest(self) -> str | None:
         """The tag of the checkpoint to resume from, or None.
 
-        It is the one named in ``latest``, or the newest if that file is empty or names a missing folder.
+        It is the one named in ``latest``, or the newest if that file is empty or names a missing folder. Raises UsageError
+        if it names what is no checkpoint.
         """
         folder = self.path / "_actor"
         named = _read(folder / "latest")
+        if named and not _TAG.fullmatch(named):
+            raise UsageError(
+                f"{folder / 'latest'} names {named[:80]!r}, which is no checkpoint: write the name of one into it, such as "
+                "global_step40, or remove it to resume from the newest"
+            )
         if named and (folder / named).is_dir():
             return named
         return max(self._tags(), key=lambda tag: (step_of(tag), not tag.startswith("best")), default=None)
@@ -120,6 +127,8 @@ class Checkpoints:
 
         As in OpenRLHF, those without a metric go first, then those with the worst, then the oldest.
         """
+        for tag in self._tags("_critic") - self._tags():  # left by a process that was killed between the two
+            self._remove(tag)
         tags = sorted(self._tags() - {newest}, key=step_of)
         if newest.startswith("best"):
             for tag in [t for t in tags if t.startswith("best")]:
@@ -129,15 +138,14 @@ class Checkpoints:
         while regular and (len(regular) + kept > self.max_num or self._size() > self.max_bytes):
             self._remove(regular.pop(0))
 
-    def _tags(self) -> set[str]:
-        folder = self.path / "_actor"
+    def _tags(self, group: str = "_actor") -> set[str]:
+        folder = self.path / group
         names = os.listdir(folder) if folder.is_dir() else []
         return {name for name in names if _TAG.fullmatch(name) and (folder / name).is_dir()}
 
     def _rank(self, tag: str) -> tuple[bool, float, int]:
-        text = _read(self.path / "_actor" / tag / _METRIC_FILE)
-        metric = json.loads(text)["metric_value"] if text else None
-        return metric is not None, float(metric or 0.0), step_of(tag)
+        metric = _metric(self.path / "_actor" / tag / _METRIC_FILE)
+        return metric is not None, metric or 0.0, step_of(tag)
 
     def _size(self) -> int:
         folders = [self.path / group for group in _GROUPS]
@@ -160,8 +168,23 @@ def step_of(tag: str) -> int:
     return int(match[2]) if match else -1
 
 
+def _metric(file: Path) -> float | None:
+    """The metric of a checkpoint; None without one. One that cannot be read is no reason to end a run, and is said."""
+    if not file.is_file():
+        return None
+    try:
+        metric = json.loads(file.read_bytes())["metric_value"]
+        if metric is None or (type(metric) in (int, float) and not math.isnan(metric)):
+            return None if metric is None else float(metric)
+        reason = "its metric_value is not a number"
+    except (OSError, ValueError, OverflowError, RecursionError, LookupError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    print(f"Warning: {file} is damaged ({reason}): its checkpoint counts as one without a metric", flush=True)
+    return None
+
+
 def _read(file: Path) -> str:
-    return file.read_text().strip() if file.is_file() else ""
+    return file.read_bytes()[:1000].decode(errors="replace").strip() if file.is_file() else ""
 
 
 def _write(file: Path, text: str) -> None:

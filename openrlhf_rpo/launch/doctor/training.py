@@ -20,6 +20,7 @@ from openrlhf_rpo.launch.doctor.machine import device_memory, disk, host_memory
 from openrlhf_rpo.launch.former import translated
 from openrlhf_rpo.launch.preflight import check_import, check_labels, check_reward, load_data, load_tokenizer
 from openrlhf_rpo.launch.resume import check_options, check_steps
+from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.reward_pool import RewardLoadError
 from openrlhf_rpo.rollout.scoring import RewardFailures, make_scorer
@@ -60,6 +61,8 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     yield disk(*disk_needed(shape, critic, args, config, len(questions), steps))
     cache = cache_finding(args, questions, tokenizer)
     yield cache
+    if cache.level == PASS and (warning := not_verifiable(cache_url(args), config)):
+        yield Finding(WARN, "cache", warning)
     if config.init.mode == "import" and cache.level != WARN:  # an older cache says what it holds only after its upgrade
         yield attempt("initial cache", lambda: import_state(args, questions, tokenizer))
 

@@ -190,17 +190,19 @@ def test_verify_names_every_damage(filled) -> None:
 
 
 def test_a_time_that_became_bytes_is_damage_wherever_it_is_read(filled, reopen) -> None:
-    """A bit in a record's header turns text into bytes: SQLite's check passes, but the column type raises TypeError."""
+    """A bit in a record's header turns text into bytes, which SQLite's check takes."""
     file, _ = filled
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE steps SET created_at = CAST(created_at AS BLOB) WHERE step = 2")
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
-    with pytest.raises(CacheCorrupt, match=f"{file} is damaged: table steps cannot be read completely"):
+    with pytest.raises(
+        CacheCorrupt, match=f"{file} is damaged: the record of step 2 is damaged .created_at holds 26 bytes, not a time"
+    ):
         reopen()
     with PathCache.open_to_read(f"sqlite:///{file}") as reader:
-        assert "table steps cannot be read completely" in reader.verify()[0]
-        with pytest.raises(CacheCorrupt, match=f"{file}: a row is damaged"):
+        assert reader.verify() == ["the record of step 2 is damaged (created_at holds 26 bytes, not a time)"]
+        with pytest.raises(CacheCorrupt, match=f"{file}: the record of step 2 is damaged"):
             reader.records()
 
 

@@ -119,7 +119,7 @@ def test_a_damaged_row_is_reported_when_it_is_read(cache, url, commit, file) -> 
         assert reader.paths(["q"])["q"].token_ids == (1,)
         with pytest.raises(CacheCorrupt, match="the visit of question q at step 1 is damaged"):
             reader.visits(["q"])
-        with pytest.raises(CacheCorrupt, match=f"{file}: a row is damaged"):
+        with pytest.raises(CacheCorrupt, match=f"{file}: the record of step 1 is damaged .metrics holds"):
             reader.records()
 
 

@@ -43,7 +43,7 @@ def test_what_is_not_there_is_said(tmp_path, filled, url):
         with pytest.raises(ExchangeError, match="there is no file"):
             parse_source(name, "question", None)
     with pytest.raises(ExchangeError, match="ends at step 1: there is no step 9"):
-        list(parse_source(f"{url}@9", "question", None).question_keys())
+        list(parse_source(f"{url}@9", "question", None).checked("any"))
     data = jsonl(tmp_path / "a.jsonl", {"question": "1+1?", "worked": "2"})
     with pytest.raises(ExchangeError, match="no column token_ids or text.* question, worked.*a.jsonl:COLUMN"):
         parse_source(data, "question", None)
@@ -94,7 +94,6 @@ def test_worked_solutions_come_with_their_question_and_label(tmp_path):
     rows = [{"q": "1+1?", "a": 2, "w": "2"}, {"q": "2+2?", "a": 4, "w": None}]
     source = SolutionsSource(tmp_path / jsonl(tmp_path / "a.jsonl", *rows), "w", "q", "a")
     assert [(p.question, p.label, p.text) for p in source.paths("any")] == [("1+1?", "2", "2"), ("2+2?", "4", "")]
-    assert [(p.question, p.label) for p in source.question_keys()] == [("1+1?", "2"), ("2+2?", "4")]
 
 
 # ── Matching ──

@@ -67,7 +67,7 @@ class Run:
         self.rollout = Rollout(Generator([], False), scorer, self.cache, self.tokenizer, self.config, self.args)
 
     def check(self) -> str:
-        return check_source(import_source(self.args), QUESTIONS, tokenizer_fingerprint(self.tokenizer))
+        return check_source(import_source(self.args), QUESTIONS, self.tokenizer)
 
     def load(self):
         return import_paths(self.cache, self.rollout, QUESTIONS, import_source(self.args), self.config)

@@ -1,0 +1,144 @@
+"""The types of the path cache's columns. Each checks every value that is read, in every query.
+
+SQLite stores any value in any column, and a database may come from anyone. A value that this package would not have
+written raises ``BadValue``, which names neither row nor column, because a type knows neither: ``upkeep.damages`` does.
+"""
+
+import json
+import math
+import reprlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Boolean, ColumnElement, DateTime, Dialect, Double, Integer, LargeBinary, String
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+LARGEST = 2**31 - 1
+"""Of a whole number in an ``INTEGER`` column of PostgreSQL."""
+_MAX = sys.float_info.max
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 40
+
+
+class BadValue(ValueError):
+    """A value that its column cannot hold."""
+
+
+class Checked(TypeDecorator[Any]):
+    """Values of ``kind`` for which ``fits`` holds; ``what`` describes them in messages.
+
+    ``stored``: the type in which SQLite's driver returns them.
+    """
+
+    impl: Any = String  # ``kind`` replaces it
+    cache_ok = True
+
+    def __init__(
+        self,
+        kind: TypeEngine[Any],
+        what: str,
+        stored: type,
+        fits: Callable[[Any], bool] = lambda value: True,
+        nullable: bool = False,
+    ) -> None:
+        super().__init__()
+        self.impl = self.kind = kind
+        self.what, self.stored, self.fits, self.nullable = what, stored, fits, nullable
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Checks the driver's value *before* converting it: ``bytes(4000000000)`` takes 4 GB."""
+        convert = self.impl_instance.result_processor(dialect, coltype)
+        kind = self.stored if dialect.name == "sqlite" else None
+        fits, what, nullable = self.fits, self.what, self.nullable
+
+        def read(value: Any) -> Any:
+            if value is None and nullable:
+                return None
+            if value is not None and (kind is None or type(value) is kind):
+                try:
+                    found = convert(value) if convert is not None else value
+                    if fits(found):
+                        return found
+                except (ValueError, RecursionError):
+                    pass  # said below
+            raise BadValue(f"holds {shown(value)}, not {what}")
+
+        return read
+
+
+def column_reader(column: ColumnElement[Any], dialect: Dialect) -> Callable[[Any], Any]:
+    """What turns the driver's value into the column's. Raises ``BadValue``."""
+    reader = column.type.dialect_impl(dialect).result_processor(dialect, None)
+    assert reader is not None, f"the type of column {column} checks nothing"
+    return reader
+
+
+class _Flag(Boolean):
+    """SQLAlchemy's takes every integer for true."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], bool]:
+        return lambda value: bool((0, 1).index(value))
+
+
+def shown(value: Any) -> str:
+    """A value in a message: the beginning of a long one, the length of bytes."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    return _SHORT.repr(value)
+
+
+def words() -> Checked:
+    """Any text. The driver returns what is no UTF-8 as bytes (``sqlite.sqlite_engine``)."""
+    return Checked(String(), "text", str)
+
+
+def word(*known: str) -> Checked:
+    """One of the words ``known``."""
+    return Checked(String(), " or ".join(known), str, known.__contains__)
+
+
+def whole(low: int = 0, high: int = LARGEST, nullable: bool = False) -> Checked:
+    """An integer from ``low`` to ``high``."""
+    kind = Integer() if high <= LARGEST else BigInteger()
+    return Checked(kind, f"a whole number from {low} to {high}", int, lambda value: low <= value <= high, nullable)
+
+
+def number() -> Checked:
+    """A finite number."""
+    return Checked(Double(), "a finite number", float, math.isfinite)
+
+
+def flag() -> Checked:
+    """True or false."""
+    return Checked(_Flag(), "0 or 1", int)
+
+
+def encoded(nullable: bool = False) -> Checked:
+    """The bytes of ``codec``."""
+    return Checked(LargeBinary(), "encoded bytes", bytes, nullable=nullable)
+
+
+def time() -> Checked:
+    """A time in UTC."""
+    return Checked(DateTime(timezone=True), "a time", str)
+
+
+def figures() -> Checked:
+    """Name -> finite number or null, as JSON."""
+    return Checked(JSON(), "figures by name", str, _are_figures)
+
+
+def _are_figures(value: Any) -> bool:
+    return isinstance(value, dict) and all(v is None or (type(v) in (int, float) and abs(v) <= _MAX) for v in value.values())
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON that can be read."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
