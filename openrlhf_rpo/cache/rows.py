@@ -167,7 +167,13 @@ def _impossible_entry(row: Read) -> str | None:
     return None
 
 
-_FORMS = {INITIAL_TOKENS: r"\d{1,15}", INITIAL_REACHED: r"\d{1,9}:\d{1,9}", KEPT_FROM: r"\d{1,9}"}
+_FORMS = {
+    INITIAL_TOKENS: r"\d{1,15}",
+    INITIAL_REACHED: r"\d{1,9}:\d{1,9}",
+    KEPT_FROM: r"\d{1,9}",
+    # The options that a report calculates with.
+    **dict.fromkeys((f"{OPTION}train.num_episodes", f"{OPTION}rollout.batch_size"), r"[1-9]\d{0,8}"),
+}
 _IMPOSSIBLE: dict[type[Base], Callable[[Read], str | None]] = {
     PathRow: _impossible_path,
     VisitRow: _impossible_visit,

@@ -15,7 +15,7 @@ def cache_place(text: str) -> str:
     """The URL of an existing cache, from a URL, file or folder such as a run's --ckpt.path. Raises UsageError."""
     url = database_url(text)
     file = url.removeprefix("sqlite:///")
-    if url.startswith("sqlite:///") and not os.path.isfile(file):
+    if url.startswith("sqlite:///") and not (os.path.isfile(file) and os.path.getsize(file)):
         raise UsageError(f"there is no path cache at {file}: give its file, its URL, or a run's --ckpt.path")
     return url
 
