@@ -17,6 +17,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 LARGEST = 2**31 - 1
 """Of a whole number in an ``INTEGER`` column of PostgreSQL."""
 _MAX = sys.float_info.max
+_DOUBLE = 701  # PostgreSQL's code of the type, which only the reader of a number asks for
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 40
 
@@ -69,7 +70,7 @@ class Checked(TypeDecorator[Any]):
 
 def column_reader(column: ColumnElement[Any], dialect: Dialect) -> Callable[[Any], Any]:
     """What turns the driver's value into the column's. Raises ``BadValue``."""
-    reader = column.type.dialect_impl(dialect).result_processor(dialect, None)
+    reader = column.type.dialect_impl(dialect).result_processor(dialect, _DOUBLE)
     assert reader is not None, f"the type of column {column} checks nothing"
     return reader
 
