@@ -28,10 +28,10 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     Raises UsageError or CacheError.
     """
     tokenizer = load_tokenizer(args)
-    questions, held_out, said, tight = load_data(args, tokenizer)
+    questions, held_out, said, warnings = load_data(args, tokenizer)
     print(said, flush=True)
-    if tight:
-        print(f"Warning: {tight}", flush=True)
+    for warning in warnings:
+        print(f"Warning: {warning}", flush=True)
     if args.eval.dataset and args.eval.steps < 0:
         print("Warning: --eval.dataset is never evaluated without --eval.steps N (every N steps)", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
@@ -46,8 +46,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
         print(said, flush=True)
 
 
-def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str, str | None]:
-    """Training and held-out questions, a line with their number, and a warning if the longest prompt leaves little room.
+def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str, list[str]]:
+    """Training and held-out questions, a line with their number, and warnings: contradictions, little room for a path.
 
     Raises UsageError when there are too few questions, or a prompt is empty or leaves no room for an answer.
     """
@@ -63,7 +63,9 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
         _check_lengths(args, held_out, "--eval.dataset"),
     )
     said = f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
-    return questions, held_out, said, _little_room(args, longest)
+    warnings = [_contradictions(questions, "--data.prompt_dataset"), _contradictions(held_out, "--eval.dataset")]
+    warnings.append(_little_room(args, longest))
+    return questions, held_out, said, [warning for warning in warnings if warning]
 
 
 def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> str | None:
@@ -112,6 +114,19 @@ def _check_lengths(args: SimpleNamespace, questions: list[Question], flag: str) 
     return max(lengths)
 
 
+def _contradictions(questions: list[Question], flag: str) -> str | None:
+    """A warning if a question is there with several labels."""
+    first: dict[str, str] = {}
+    others = [q for q in questions if first.setdefault(q.prompt, q.label) != q.label]
+    if not others:
+        return None
+    q = others[0]
+    return (
+        f"{flag}: {len(others)} questions are there again with another label, such as {q.prompt[:60]!r}: "
+        f"{first[q.prompt][:40]!r} and {q.label[:40]!r}. At least one is wrong; `openrlhf-rpo data` keeps the first"
+    )
+
+
 def _little_room(args: SimpleNamespace, longest: int) -> str | None:
     """A warning if the longest prompt leaves less than a quarter of ``max_len``, and less than ``max_new_tokens``."""
     room = args.data.max_len - longest
@@ -119,7 +134,7 @@ def _little_room(args: SimpleNamespace, longest: int) -> str | None:
         return None
     return (
         f"the longest prompt has {longest} tokens and leaves {room} of --data.max_len {args.data.max_len} for its path: "
-        "a truncated path is seldom rewarded"
+        "a truncated path is seldom rewarded. Raise --data.max_len, or leave out the longest questions"
     )
 
 
