@@ -9,6 +9,7 @@ from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import ExchangeError, UsageError
 from openrlhf_rpo.exchange.sources import check_source, import_source
 from openrlhf_rpo.launch.model_code import refuse_model_code
+from openrlhf_rpo.launch.model_files import check_models
 from openrlhf_rpo.launch.options import SHIPPED_REWARD
 from openrlhf_rpo.launch.resume import check_cache
 from openrlhf_rpo.rewards.math import unparsable
@@ -84,15 +85,31 @@ def load_tokenizer(args: SimpleNamespace) -> Any:
     from transformers import AutoConfig
 
     path = args.actor.model_name_or_path
-    if os.path.isdir(path) and not any(name.endswith((".safetensors", ".bin")) for name in os.listdir(path)):
-        raise UsageError(f"--actor.model_name_or_path {path}: no weights (.safetensors or .bin) in this folder")
+    check_models(args)
     try:
         refuse_model_code(args)
-        AutoConfig.from_pretrained(path, trust_remote_code=args.rpo.trust_remote_code)
-        return get_tokenizer(path, None, use_fast=not args.data.disable_fast_tokenizer)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}") from error
+        config = AutoConfig.from_pretrained(path, trust_remote_code=args.rpo.trust_remote_code)
+        tokenizer = get_tokenizer(path, None, use_fast=not args.data.disable_fast_tokenizer)
+    except UsageError:
+        raise
+    except Exception as error:  # transformers raises whatever a wrong value leads to
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        remedy = "" if os.path.isdir(path) else " There is no such folder here, so it was looked up on the hub"
+        raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}{remedy}") from error
+    _check_vocabulary(path, tokenizer, config)
+    return tokenizer
+
+
+def _check_vocabulary(path: str, tokenizer: Any, config: Any) -> None:
+    """Raises UsageError when a token has no row in the embedding."""
+    added = tokenizer.pad_token_id  # OpenRLHF adds one where it is missing, and never computes with it
+    largest = max((i for i in tokenizer.get_vocab().values() if i != added), default=-1)
+    rows = config.get_text_config().vocab_size
+    if largest >= rows:
+        raise UsageError(
+            f"--actor.model_name_or_path {path}: its tokenizer has the token id {largest}, but the model only {rows} tokens "
+            "(vocab_size in config.json): the tokenizer is of another model"
+        )
 
 
 def _check_lengths(args: SimpleNamespace, questions: list[Question], flag: str) -> int:
@@ -153,6 +170,8 @@ def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
 
 
 def _check_writable(path: str, flag: str) -> None:
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UsageError(f"{flag} {path}: it is a file; expected a folder, which the run makes if it is missing")
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:

@@ -40,8 +40,6 @@ def load_eval_questions(args: SimpleNamespace, tokenizer: Any) -> list[Question]
 def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: str, flag: str) -> Any:
     if not names:
         raise UsageError(f"{flag} is missing: a JSONL, Parquet or CSV file, a folder, or a data set name")
-    if probabilities and len(probabilities.split(",")) != len(names.split(",")):
-        raise UsageError(f"{flag} {names}: the probabilities {probabilities} must be one for each data set")
     strategy = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
     with readable(names.split(","), flag):
         try:
@@ -70,7 +68,11 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, where: str) -> lis
     except (ValueError, LookupError, TypeError, TemplateError) as error:
         which = "apply_chat_template" if args.data.apply_chat_template else "input_template"
         raise UsageError(f"{where}: --data.{which} does not fit: {error}") from error
-    texts = map(question_text, rows[args.data.input_key])
+    texts = list(map(question_text, rows[args.data.input_key]))
+    if len(set(data.prompts)) == 1 < len(set(texts)):
+        raise UsageError(
+            f"{where}: --data.apply_chat_template does not fit: every prompt is the same, {data.prompts[0][:80]!r}"
+        )
     ids = tokenizer(list(data.prompts), add_special_tokens=False)["input_ids"]
     columns = (data.prompts, map(str, data.labels), data.datasources, texts, map(tuple, ids))
     return [Question(question_id(row[0], row[1]), *row) for row in zip(*columns, strict=True)]

@@ -123,7 +123,7 @@ def test_a_folder_is_looked_through(train, tmp_path):
         ("none.jsonl", "there is no such file or folder"),
         ("./none", "there is no such file or folder"),
         ("{good},", "an empty name"),
-        (" ", "an empty name"),
+        (" ", "the value is empty"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused(train, tmp_path, name, message):
