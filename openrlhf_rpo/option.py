@@ -14,22 +14,31 @@ from openrlhf_rpo.errors import OptionError
 
 @dataclass(frozen=True)
 class Bounds:
-    """The finite numbers from ``low`` to ``high``; ``open`` excludes the lower and the upper end."""
+    """The numbers from ``low`` to ``high``, and inf if ``infinite``; ``open`` excludes the lower and the upper end."""
 
     low: float = -math.inf
     high: float = math.inf
     open: tuple[bool, bool] = (False, False)
+    infinite: bool = False
 
     def admit(self, value: float) -> bool:
-        """Whether ``value`` is finite and within the bounds."""
+        """Whether ``value`` is within the bounds."""
         above = value > self.low if self.open[0] else value >= self.low
         below = value < self.high if self.open[1] else value <= self.high
-        return math.isfinite(value) and above and below
+        return (_finite(value) or (self.infinite and value == math.inf)) and above and below
 
     def __str__(self) -> str:
-        low = f"{'above' if self.open[0] else 'at least'} {self.low:g}" if self.low > -math.inf else ""
-        high = f"{'below' if self.open[1] else 'at most'} {self.high:g}" if self.high < math.inf else ""
+        low = f"{'above' if self.open[0] else 'at least'} {_plain(self.low)}" if self.low > -math.inf else ""
+        high = f"{'below' if self.open[1] else 'at most'} {_plain(self.high)}" if self.high < math.inf else ""
         return " and ".join(filter(None, (low, high))) or "any finite number"
+
+
+def _finite(value: float) -> bool:
+    return isinstance(value, int) or math.isfinite(value)  # a large int is no float
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"
 
 
 FINITE = Bounds()

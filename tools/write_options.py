@@ -13,7 +13,8 @@ from openrlhf_rpo.algo.methods import METHODS, option_names
 from openrlhf_rpo.algo.presets import PRESETS
 from openrlhf_rpo.config import GROUPS
 from openrlhf_rpo.launch.options import build_parser
-from openrlhf_rpo.option import options_of
+from openrlhf_rpo.launch.ranges import all_bounds
+from openrlhf_rpo.option import number_or_off, options_of
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 COMMAND = "python tools/write_options.py"
@@ -114,8 +115,9 @@ def _values(action: argparse.Action) -> str:
         return ", ".join(_code(choice) for choice in action.choices)
     if isinstance(action.default, bool):
         return "`true`, `false`"
-    kind = {int: "whole number", float: "number"}.get(action.type, "text")
-    return kind if action.nargs is None else f"{kind}s"
+    bounds = all_bounds().get(action.dest)
+    kind = {int: "whole number", float: "number", number_or_off: "number, or `off`"}.get(action.type, "text")
+    return (kind if action.nargs is None else f"{kind}s") + (f", {bounds}" if bounds else "")
 
 
 def _help(action: argparse.Action) -> str:

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from lab.studies import sampling
@@ -20,7 +21,7 @@ from lab.training_plot import BLUE, GREEN, ORANGE
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation.bootstrap import interval
-from openrlhf_rpo.evaluation.result import StudyResult
+from openrlhf_rpo.evaluation.result import StudyResult, read
 from openrlhf_rpo.exchange.places import at_step, open_to_read
 from openrlhf_rpo.reports import cache_figures
 from openrlhf_rpo.run.files import tokenizer_fingerprint
@@ -56,14 +57,20 @@ def settings(args: argparse.Namespace, cuts: Sequence[Cut]) -> dict[str, Any]:
     """What the parts depend on. Raises UsageError, CacheError."""
     if args.cache is not None and args.model is None:
         raise UsageError("--cache needs --model and --data: the model, and the questions of the cache's run")
-    state = {} if args.cache is None else _state_of(args.cache)
+    state = {} if args.cache is None else _state_of(args.cache, _begun_at(args.out))
     return sampling.settings(args, "cache", "samples") | state | {"cuts": [cut.name for cut in cuts]}
 
 
-def _state_of(place: str) -> dict[str, Any]:
-    """The cache's newest step, and a hash of its paths at that step."""
+def _begun_at(file: Path) -> int | None:
+    """The step of an interrupted study, which goes on with it although the run may have made more; else None."""
+    begun = read(file) if file.exists() else {"figures": None, "settings": {}}
+    return begun["settings"].get("cache_step") if begun["figures"] is None else None
+
+
+def _state_of(place: str, step: int | None) -> dict[str, Any]:
+    """``step`` of the cache (default: the newest), and a hash of its paths at that step."""
     with open_to_read(place) as cache:
-        step = at_step(cache, None)
+        step = at_step(cache, step)
         held = sorted(cache_figures.at_step(cache.outlines(), step).values())
     return {"cache_step": step, "cache_paths": hashlib.sha256(repr(held).encode()).hexdigest()[:16]}
 

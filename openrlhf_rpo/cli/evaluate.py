@@ -62,8 +62,11 @@ def run(args: argparse.Namespace) -> int:
     from openrlhf_rpo.console import Output
     from openrlhf_rpo.evaluation import results, sample
     from openrlhf_rpo.evaluation.session import resumable
+    from openrlhf_rpo.launch.options import given_options
 
     _check(args)
+    if "--rpo.enable" in given_options(args.training):
+        raise UsageError("--rpo.enable: leave it out; an evaluation never continues stored paths")
     with resumable():
         results.show(args.compare or sample.evaluate_all(args), Output(args.json))
     return 0

@@ -5,11 +5,13 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from openrlhf_rpo import __version__
 from openrlhf_rpo.cli import data, doctor, evaluate, report, train_rpo_ray, watch
 from openrlhf_rpo.cli.cache import command as cache
 from openrlhf_rpo.errors import UsageError, guarded
+from openrlhf_rpo.launch.early import refuse
 from openrlhf_rpo.platform import guard
 
 COMMANDS = (train_rpo_ray, doctor, cache, data, evaluate, report, watch)
@@ -24,8 +26,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Also the class of the sub-commands' parsers."""
+
+    def error(self, message: str) -> NoReturn:
+        refuse(f"{message} (see {self.prog} --help)")
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="openrlhf-rpo", description="Reinforcement fine-tuning with a path cache (RPO).")
+    parser = _Parser(prog="openrlhf-rpo", description="Reinforcement fine-tuning with a path cache (RPO).")
     parser.add_argument("--version", action="version", version=__version__)
     parser.set_defaults(takes_training_options=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -1,6 +1,7 @@
 """The columns of question and answer: given, or guessed from the names that data sets use."""
 
 import difflib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,17 +41,19 @@ def choose(flag: str, given: str | None, usual: Sequence[str], columns: Sequence
     return found
 
 
-def text(value: Any) -> str | None:
-    """A value as stripped text: 42.0 as 42, a list of one as its item, a chat message as its content.
-
-    None for missing values and for longer lists.
-    """
+def lone(value: Any) -> Any:
+    """The item of a list of one; a chat message's content."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, dict):
-        value = value.get("content")
+    return value.get("content") if isinstance(value, dict) else value
+
+
+def text(value: Any) -> str | None:
+    """A value, or what is alone in it, as stripped text: 42.0 as 42. None for missing values, infinite
+    numbers and longer lists."""
+    value = lone(value)
     if isinstance(value, float):
-        if value != value:
+        if not math.isfinite(value):
             return None
         value = int(value) if value.is_integer() else value
     return str(value).strip() if isinstance(value, str | int | float) else None

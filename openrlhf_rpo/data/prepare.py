@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openrlhf_rpo.data.columns import text
+from openrlhf_rpo.data.columns import lone, text
+from openrlhf_rpo.data.values import is_label, not_a_question
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.rewards.math import unparsable
 
@@ -55,15 +56,15 @@ def read_rows(
     question_column, answer_column, solution_column = columns
     kept = []
     for number, row in enumerate(rows, 1):
-        question, source = text(row[question_column]), text(row[answer_column])
+        question, source = lone(row[question_column]), text(row[answer_column])
         answer = extract(source) if source else None
-        if not question:
+        if not_a_question(question):
             dropped.add(NO_QUESTION, number, repr(row[question_column])[:60])
-        elif not answer:
+        elif not is_label(answer):
             dropped.add(NO_ANSWER, number, repr(row[answer_column])[-60:])
         else:
             solution = (text(row[solution_column]) or "") if solution_column else None
-            kept.append(Row(number, question, answer, solution))
+            kept.append(Row(number, question.strip(), str(answer), solution))
     return kept
 
 

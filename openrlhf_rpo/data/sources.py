@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from openrlhf_rpo.data.files import readable
 from openrlhf_rpo.errors import UsageError
 
 _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
@@ -35,28 +36,13 @@ def _suffix(name: str) -> str:
 
 
 def _load(name: str, config: str | None, split: str) -> Any:
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
-
-    if is_file(name) and not os.path.isfile(name):
-        raise UsageError(f"there is no file {name}")
     if os.path.isfile(name) and not is_file(name):
-        raise UsageError(f"{name}: the name of a file must end in {', '.join(_BUILDERS)}")
-    try:
+        raise UsageError(f"{name}: a data file's name must end in {', '.join(_BUILDERS)}")
+    with readable([name]):
+        from datasets import load_dataset
+
         table = _load_file(name) if is_file(name) else load_dataset(name, config, split=split)
         return table.flatten()
-    except StopIteration as error:  # what ``datasets`` raises for an empty file
-        raise UsageError(f"{name} is empty") from error
-    except (DatasetNotFoundError, ConnectionError) as error:
-        part, file = f"'{name}'" + (f", '{config}'" if config else ""), f"{name.rsplit('/')[-1]}.parquet"
-        raise UsageError(
-            f"{name} cannot be fetched: {error}\n"
-            "There is no such file or folder here, so it was looked up on the hub. Without a network, write it to a file on "
-            f"a machine with one,\n    python -c \"from datasets import load_dataset; load_dataset({part}, split='{split}')"
-            f".to_parquet('{file}')\"\nand use that file: openrlhf-rpo data {file} ..."
-        ) from error
-    except (OSError, ValueError, DatasetGenerationError) as error:
-        raise UsageError(f"{name} cannot be read: {error.__cause__ or error}") from error
 
 
 def _load_file(name: str) -> Any:

@@ -12,8 +12,8 @@ from openrlhf_rpo.algo.methods import METHODS, Method, method_class, methods_wit
 from openrlhf_rpo.algo.presets import expand, preset
 from openrlhf_rpo.config import RPOConfig, add_options
 from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.launch.early import check_words, refuse
 from openrlhf_rpo.launch.former import refuse_former
-from openrlhf_rpo.launch.ranges import check_ranges
 from openrlhf_rpo.option import options_of
 from openrlhf_rpo.training.passes import cannot_share, shares_prefixes
 
@@ -32,6 +32,7 @@ SHIPPED_REWARD = "rpo"  # the value of --reward.remote_url with --rpo.reward.fun
 def build_parser(method: str | None = None) -> argparse.ArgumentParser:
     """OpenRLHF's parser with the ``--rpo.*`` options, including those of ``method``. Raises MethodError."""
     parser = upstream.build_parser()
+    parser.error = refuse  # type: ignore[method-assign]
     parser.prog = "python -m openrlhf_rpo.cli.train_rpo_ray"
     parser.description = (
         "Train a reasoning model with RPO on OpenRLHF: takes every OpenRLHF option, and --rpo.*. With --dry-run, only check "
@@ -49,8 +50,8 @@ def parse(argv: Sequence[str]) -> SimpleNamespace:
     _apply_presets(kind, flat, given)
     rpo = RPOConfig.from_namespace(upstream.nest(flat).rpo)
     _use_shipped_rewards(flat, rpo)
+    check_words(flat, given)
     _make_files_absolute(flat)
-    check_ranges(flat)
     args = upstream.finish_args(flat)
     check_options(args, rpo)
     return args
@@ -190,9 +191,7 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     _need(args.actor.model_name_or_path, "--actor.model_name_or_path is missing: a model folder or a hub name")
     _check_batches(args, "actor", dealt_evenly=rpo.enable and shares_prefixes(args))
     for flag, steps in (("eval.steps", args.eval.steps), ("ckpt.save_steps", args.ckpt.save_steps)):
-        _need(steps >= 1 or steps == -1, f"--{flag} {steps}: every how many steps, 1 or more, or -1 for never")
-    logging = args.logger.logging_steps
-    _need(logging >= 1, f"--logger.logging_steps {logging}: every how many steps, 1 or more")
+        _need(steps != 0, f"--{flag} {steps}: every how many steps, 1 or more, or -1 for never")
     _check_penalties(args)
     _need(
         args.ds.param_dtype != "fp16" and not args.ds.load_in_4bit,

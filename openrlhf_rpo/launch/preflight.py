@@ -9,6 +9,7 @@ from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import ExchangeError, UsageError
 from openrlhf_rpo.exchange.sources import check_source, import_source
 from openrlhf_rpo.launch.model_code import refuse_model_code
+from openrlhf_rpo.launch.model_files import check_models
 from openrlhf_rpo.launch.options import SHIPPED_REWARD
 from openrlhf_rpo.launch.resume import check_cache
 from openrlhf_rpo.rewards.math import unparsable
@@ -29,10 +30,10 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     Raises UsageError or CacheError.
     """
     tokenizer = load_tokenizer(args)
-    questions, held_out, said, tight = load_data(args, tokenizer)
+    questions, held_out, said, warnings = load_data(args, tokenizer)
     print(said, flush=True)
-    if tight:
-        print(f"Warning: {tight}", flush=True)
+    for warning in warnings:
+        print(f"Warning: {warning}", flush=True)
     if args.eval.dataset and args.eval.steps < 0:
         print("Warning: --eval.dataset is never evaluated without --eval.steps N (every N steps)", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
@@ -49,8 +50,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
         print(said, flush=True)
 
 
-def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str, str | None]:
-    """Training and held-out questions, a line with their number, and a warning if the longest prompt leaves little room.
+def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str, list[str]]:
+    """Training and held-out questions, a line with their number, and warnings: contradictions, little room for a path.
 
     Raises UsageError when there are too few questions, or a prompt is empty or leaves no room for an answer.
     """
@@ -66,7 +67,9 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
         _check_lengths(args, held_out, "--eval.dataset"),
     )
     said = f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
-    return questions, held_out, said, _little_room(args, longest)
+    warnings = [_contradictions(questions, "--data.prompt_dataset"), _contradictions(held_out, "--eval.dataset")]
+    warnings.append(_little_room(args, longest))
+    return questions, held_out, said, [warning for warning in warnings if warning]
 
 
 def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> str | None:
@@ -85,15 +88,31 @@ def load_tokenizer(args: SimpleNamespace) -> Any:
     from transformers import AutoConfig
 
     path = args.actor.model_name_or_path
-    if os.path.isdir(path) and not any(name.endswith((".safetensors", ".bin")) for name in os.listdir(path)):
-        raise UsageError(f"--actor.model_name_or_path {path}: no weights (.safetensors or .bin) in this folder")
+    check_models(args)
     try:
         refuse_model_code(args)
-        AutoConfig.from_pretrained(path, trust_remote_code=args.rpo.trust_remote_code)
-        return get_tokenizer(path, None, use_fast=not args.data.disable_fast_tokenizer)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}") from error
+        config = AutoConfig.from_pretrained(path, trust_remote_code=args.rpo.trust_remote_code)
+        tokenizer = get_tokenizer(path, None, use_fast=not args.data.disable_fast_tokenizer)
+    except UsageError:
+        raise
+    except Exception as error:  # transformers raises whatever a wrong value leads to
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        remedy = "" if os.path.isdir(path) else " There is no such folder here, so it was looked up on the hub"
+        raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}{remedy}") from error
+    _check_vocabulary(path, tokenizer, config)
+    return tokenizer
+
+
+def _check_vocabulary(path: str, tokenizer: Any, config: Any) -> None:
+    """Raises UsageError when a token has no row in the embedding."""
+    added = tokenizer.pad_token_id  # OpenRLHF adds one where it is missing, and never computes with it
+    largest = max((i for i in tokenizer.get_vocab().values() if i != added), default=-1)
+    rows = config.get_text_config().vocab_size
+    if largest >= rows:
+        raise UsageError(
+            f"--actor.model_name_or_path {path}: its tokenizer has the token id {largest}, but the model only {rows} tokens "
+            "(vocab_size in config.json): the tokenizer is of another model"
+        )
 
 
 def _check_lengths(args: SimpleNamespace, questions: list[Question], flag: str) -> int:
@@ -115,6 +134,19 @@ def _check_lengths(args: SimpleNamespace, questions: list[Question], flag: str) 
     return max(lengths)
 
 
+def _contradictions(questions: list[Question], flag: str) -> str | None:
+    """A warning if a question is there with several labels."""
+    first: dict[str, str] = {}
+    others = [q for q in questions if first.setdefault(q.prompt, q.label) != q.label]
+    if not others:
+        return None
+    q = others[0]
+    return (
+        f"{flag}: {len(others)} questions are there again with another label, such as {q.prompt[:60]!r}: "
+        f"{first[q.prompt][:40]!r} and {q.label[:40]!r}. At least one is wrong; `openrlhf-rpo data` keeps the first"
+    )
+
+
 def _little_room(args: SimpleNamespace, longest: int) -> str | None:
     """A warning if the longest prompt leaves less than a quarter of ``max_len``, and less than ``max_new_tokens``."""
     room = args.data.max_len - longest
@@ -122,7 +154,7 @@ def _little_room(args: SimpleNamespace, longest: int) -> str | None:
         return None
     return (
         f"the longest prompt has {longest} tokens and leaves {room} of --data.max_len {args.data.max_len} for its path: "
-        "a truncated path is seldom rewarded"
+        "a truncated path is seldom rewarded. Raise --data.max_len, or leave out the longest questions"
     )
 
 
@@ -141,6 +173,8 @@ def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
 
 
 def _check_writable(path: str, flag: str) -> None:
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UsageError(f"{flag} {path}: it is a file; expected a folder, which the run makes if it is missing")
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:

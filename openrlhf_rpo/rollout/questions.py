@@ -1,14 +1,15 @@
 """The questions of a run: loaded like OpenRLHF's prompts, without duplicates, in a seeded order."""
 
 import hashlib
-import math
 from collections.abc import Sequence, Set
 from types import SimpleNamespace
 from typing import Any
 
-from datasets.exceptions import DatasetGenerationError
+from jinja2 import TemplateError
 
 from openrlhf_rpo.algo.draws import episode_order
+from openrlhf_rpo.data.files import readable
+from openrlhf_rpo.data.values import is_label, not_a_question
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.exchange.matching import question_text
 from openrlhf_rpo.types import Question
@@ -23,7 +24,7 @@ def question_id(prompt: str, label: str) -> str:
 def load_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], int]:
     """The training questions and the number of duplicates dropped. Raises UsageError for unusable data."""
     rows = _load(args, args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split, "--data.prompt_dataset")
-    questions = _render(args, rows, tokenizer, "--data.prompt_dataset")
+    questions = _render(args, rows, tokenizer, f"--data.prompt_dataset {args.data.prompt_dataset}")
     merged = {q.question_id: q for q in questions}
     return list(merged.values()), len(questions) - len(merged)
 
@@ -33,64 +34,75 @@ def load_eval_questions(args: SimpleNamespace, tokenizer: Any) -> list[Question]
     if not args.eval.dataset:
         return []
     rows = _load(args, args.eval.dataset, None, args.eval.split, "--eval.dataset")
-    return _render(args, rows, tokenizer, "--eval.dataset")
+    return _render(args, rows, tokenizer, f"--eval.dataset {args.eval.dataset}")
 
 
 def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: str, flag: str) -> Any:
     if not names:
         raise UsageError(f"{flag} is missing: a JSONL, Parquet or CSV file, a folder, or a data set name")
-    if probabilities and len(probabilities.split(",")) != len(names.split(",")):
-        raise UsageError(f"{flag} {names}: the probabilities {probabilities} must be one for each data set")
     strategy = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
-    try:
-        data = blending_datasets(names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split)
-    except StopIteration:  # what ``datasets`` raises for an empty file
-        data = []
-    except AttributeError as error:  # upstream keeps the dict of all splits when the named one is missing
-        raise UsageError(f"{flag} {names}: there is no split {split!r}") from error
-    except (OSError, ValueError, DatasetGenerationError) as error:
-        raise UsageError(f"{flag} {names}: cannot be read: {error.__cause__ or error}") from error
+    with readable(names.split(","), flag):
+        try:
+            data = blending_datasets(
+                names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split
+            )
+        except AttributeError as error:  # upstream keeps the dict of all splits when the named one is missing
+            raise UsageError(f"{flag} {names}: there is no split {split!r}") from error
     if not len(data):
         raise UsageError(f"{flag} {names}: the data set is empty")
     return data.select(range(min(args.data.max_samples, len(data))))
 
 
-def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, flag: str) -> list[Question]:
-    for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
+def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, where: str) -> list[Question]:
+    """``where`` is the option that names the data, with its value."""
+    for flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
         if key is not None and key not in rows.column_names:
-            raise UsageError(f"{flag}: no column {key!r} ({key_flag}); the columns are {', '.join(rows.column_names)}")
+            raise UsageError(f"{where}: no column {key!r} ({flag}); the columns are {', '.join(rows.column_names)}")
+    with readable([], where):  # a text may not be UTF-8
+        _need_questions(args, rows[args.data.input_key], where)
+        if args.data.label_key is not None:
+            _need_labels(rows[args.data.label_key], f"{where}: --data.label_key {args.data.label_key}")
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     try:
         data = PromptDataset(rows, tokenizer, strategy, input_template=args.data.input_template)
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, TypeError, TemplateError) as error:
         which = "apply_chat_template" if args.data.apply_chat_template else "input_template"
-        raise UsageError(f"{flag}: --data.{which} does not fit: {error}") from error
-    no_text = next((p for p in data.prompts if not isinstance(p, str)), "")
-    if no_text != "":
-        raise UsageError(f"{flag}: --data.input_key {args.data.input_key} holds {no_text!r}, which is not text")
-    if args.data.label_key is not None:
-        _need_labels(rows[args.data.label_key], f"{flag}: --data.label_key {args.data.label_key}")
-    texts = map(question_text, rows[args.data.input_key])
+        raise UsageError(f"{where}: --data.{which} does not fit: {error}") from error
+    texts = list(map(question_text, rows[args.data.input_key]))
+    if len(set(data.prompts)) == 1 < len(set(texts)):
+        raise UsageError(
+            f"{where}: --data.apply_chat_template does not fit: every prompt is the same, {data.prompts[0][:80]!r}"
+        )
     ids = tokenizer(list(data.prompts), add_special_tokens=False)["input_ids"]
     columns = (data.prompts, map(str, data.labels), data.datasources, texts, map(tuple, ids))
     return [Question(question_id(row[0], row[1]), *row) for row in zip(*columns, strict=True)]
 
 
+def _need_questions(args: SimpleNamespace, values: Sequence[Any], where: str) -> None:
+    """Raises UsageError unless every question is a text, or a chat where the chat template is applied."""
+    turns = "a list of chat messages"
+    chat = args.data.apply_chat_template
+    causes = ((row, value, not_a_question(value)) for row, value in enumerate(values, 1))
+    bad = [(row, value, cause) for row, value, cause in causes if cause and not (chat and cause == turns)]
+    if bad:
+        row, value, cause = bad[0]
+        held = cause if cause != "which is not text" else f"{str(value)[:80]!r}, {cause}"
+        remedy = "Add --data.apply_chat_template" if cause == turns else "Remove these rows; `openrlhf-rpo data` does"
+        raise UsageError(
+            f"{where}: --data.input_key {args.data.input_key}: {len(bad)} of {len(values)} rows have no question to ask, "
+            f"the first is row {row}: {held}. {remedy}"
+        )
+
+
 def _need_labels(labels: Sequence[Any], where: str) -> None:
     """Raises UsageError unless every label is a number or a text that says something."""
-    bad = [(row, label) for row, label in enumerate(labels, 1) if not _is_label(label)]
+    bad = [(row, label) for row, label in enumerate(labels, 1) if not is_label(label)]
     if bad:
         row, label = bad[0]
         raise UsageError(
             f"{where}: {len(bad)} of {len(labels)} rows have no label to compare an answer with, the first is row {row}: "
             f"{str(label)[:80]!r}. Remove these rows; `openrlhf-rpo data` does"
         )
-
-
-def _is_label(label: Any) -> bool:
-    if isinstance(label, str):
-        return label.strip().lower() not in ("", "n/a", "nan", "null")
-    return isinstance(label, int) or (isinstance(label, float) and math.isfinite(label))
 
 
 class QuestionStream:

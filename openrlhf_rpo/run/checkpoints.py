@@ -25,7 +25,7 @@ from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.upstream import STAGING
 
 CACHE_FILE = "rpo_cache.db"
-_TAG = re.compile(r"(best_)?global_step(\d{1,15})")
+_TAG = re.compile(r"(best_)?global_step([0-9]{1,18})")
 _GROUPS = ("_critic", "_actor")  # published in this order, so that a tag in _actor is complete in both
 _METRIC_FILE = "metric.json"
 
@@ -48,15 +48,10 @@ class Checkpoints:
         """The tag of the checkpoint to resume from, or None.
 
         It is the one named in ``latest``, or the newest if that file is empty or names a missing folder. Raises UsageError
-        if it names what is no checkpoint.
+        when ``latest`` holds anything else, such as another path.
         """
         folder = self.path / "_actor"
-        named = _read(folder / "latest")
-        if named and not _TAG.fullmatch(named):
-            raise UsageError(
-                f"{folder / 'latest'} names {named[:80]!r}, which is no checkpoint: write the name of one into it, such as "
-                "global_step40, or remove it to resume from the newest"
-            )
+        named = _named(folder / "latest")
         if named and (folder / named).is_dir():
             return named
         return max(self._tags(), key=lambda tag: (step_of(tag), not tag.startswith("best")), default=None)
@@ -74,7 +69,7 @@ class Checkpoints:
             if tag is None:
                 (folder / "latest").unlink(missing_ok=True)
             elif (folder / tag).is_dir():
-                if _read(folder / "latest") != tag:
+                if _named(folder / "latest") != tag:
                     _write(folder / "latest", tag)
             elif folder.exists():
                 raise UsageError(f"checkpoint {tag} is in {self.path / '_actor'}, but not in {folder}: restore that folder")
@@ -160,6 +155,22 @@ class Checkpoints:
                 os.replace(folder, self.staging / f"{group}.removed")
                 self.clear_staging()
                 print(f"Removed checkpoint {folder}", flush=True)
+
+
+def _named(file: Path) -> str:
+    """The tag in a ``latest`` file; "" without one. Raises UsageError."""
+    if not file.exists():
+        return ""
+    remedy = (
+        "name one of the folders beside it (global_stepN) in that file, or remove it: the newest checkpoint is then loaded"
+    )
+    if not file.is_file():
+        raise UsageError(f"{file} is no file: {remedy}")
+    with file.open(encoding="utf-8", errors="replace") as content:
+        text = content.read(200).strip()
+    if text and not _TAG.fullmatch(text):
+        raise UsageError(f"{file} names {text[:60]!r}, which is no checkpoint: {remedy}")
+    return text
 
 
 def step_of(tag: str) -> int:

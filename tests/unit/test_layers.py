@@ -19,8 +19,8 @@ FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
 
 ORDER = [
     *("errors", "types", "durable", "option", "console", "tables", "rewards", "platform", "upstream"),
-    *("algo", "config", "cache", "training", "run", "exchange", "rollout", "reports", "trainer"),
-    *("launch", "data", "evaluation", "cli"),
+    *("algo", "config", "cache", "training", "run", "exchange", "data", "rollout", "reports"),
+    *("trainer", "launch", "evaluation", "cli"),
 ]
 HEAVY = {"torch", "ray", "vllm", "deepspeed", "transformers"}
 

@@ -45,17 +45,15 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     yield from memory_needed(shape, args, device)
     yield _sharing(args, config)
     try:
-        questions, held_out, said, tight = load_data(args, tokenizer)
-        warning = check_labels(config, questions + held_out)
+        questions, held_out, said, warnings = load_data(args, tokenizer)
+        unparsable = check_labels(config, questions + held_out)
     except UsageError as error:
         yield Finding(FAIL, "data", str(error))
         return
     steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
     yield Finding(PASS, "data", f"{said}, {len(held_out):,} held out; about {steps:,} steps or more")
-    if warning:
+    for warning in filter(None, (unparsable, *warnings)):
         yield Finding(WARN, "data", warning)
-    if tight:
-        yield Finding(WARN, "data", tight, "raise --data.max_len, or leave out the longest questions")
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
     yield disk(*disk_needed(shape, critic, args, config, len(questions), steps))

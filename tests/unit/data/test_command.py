@@ -185,7 +185,7 @@ def test_what_is_read_is_never_written_over(data, write):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["none.jsonl"], "there is no file none.jsonl"),
+        (["none.jsonl"], "none.jsonl: there is no such file or folder"),
         (["in.jsonl", "--question", "problm"], "did you mean problem? the columns are problem, solution, answer"),
         (["in.jsonl", "--sample", "41"], "--sample 41: only 40 questions are left"),
         (["in.jsonl", "--extract", "gsm8k"], "nothing is left of 40 rows for --out: 40 no answer"),
@@ -193,10 +193,10 @@ def test_what_is_read_is_never_written_over(data, write):
         (["in.jsonl", "--held-out", "out.jsonl"], "is the same file as --out"),
         (["in.jsonl", "--max-tokens", "9"], "need --tokenizer MODEL"),
         (["in.jsonl", "--tokenizer", "no/such/model"], "the tokenizer of no/such/model cannot be loaded"),
-        (["empty.jsonl"], "empty.jsonl is empty"),
-        (["broken.jsonl"], "broken.jsonl cannot be read"),
-        (["broken.parquet"], "broken.parquet cannot be read"),
-        (["notes.txt"], "the name of a file must end in .jsonl"),
+        (["empty.jsonl"], "empty.jsonl: the data set is empty"),
+        (["broken.jsonl"], "broken.jsonl, line 1: not JSON"),
+        (["broken.parquet"], "broken.parquet: not Parquet, or cut short"),
+        (["notes.txt"], "a data file's name must end in .jsonl"),
         (["in.jsonl", "--held-out", "in.jsonl/h.jsonl"], "in.jsonl cannot be made"),
         (["in.jsonl", "--held-out", "h.txt"], "the name must end in .jsonl or .parquet"),
     ],
@@ -215,7 +215,7 @@ def test_what_cannot_work_is_said_in_one_message_and_writes_nothing(data, write,
 def test_without_a_network_the_message_names_the_file_to_bring(data):
     done = data("knoveleng/open-rs")
     assert done.status == 1
-    assert "knoveleng/open-rs cannot be fetched" in done.err
+    assert "knoveleng/open-rs: there is no such file or folder here, and the hub did not give it" in done.err
     assert "load_dataset('knoveleng/open-rs', split='train').to_parquet('open-rs.parquet')" in done.err
 
 

@@ -53,14 +53,14 @@ def test_an_option_that_keeps_every_sample_whole_is_said(run, capsys):
 
 
 def test_a_missing_model_folder_is_refused(run, tmp_path):
-    with pytest.raises(UsageError, match="--actor.model_name_or_path .*/nowhere: cannot be read"):
+    with pytest.raises(UsageError, match="--actor.model_name_or_path .*/nowhere: there is no such folder"):
         run(actor__model_name_or_path=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"model_type": "no_such_model"}'])
 def test_a_model_with_a_broken_configuration_is_refused(run, model, text):
     (model / "config.json").write_text(text)
-    with pytest.raises(UsageError, match="--actor.model_name_or_path .*/copy: cannot be read"):
+    with pytest.raises(UsageError, match="--actor.model_name_or_path .*/copy: config.json "):
         run(actor__model_name_or_path=model)
 
 
@@ -94,9 +94,9 @@ def test_the_checks_and_the_trainer_agree_on_the_tokenizer(run, model):
 
 
 def test_a_missing_data_set_is_refused(run, tmp_path):
-    with pytest.raises(UsageError, match="--data.prompt_dataset .*none.jsonl: cannot be read"):
+    with pytest.raises(UsageError, match="--data.prompt_dataset .*none.jsonl: there is no such file"):
         run(data__prompt_dataset=tmp_path / "none.jsonl")
-    with pytest.raises(UsageError, match="--eval.dataset .*none.jsonl: cannot be read"):
+    with pytest.raises(UsageError, match="--eval.dataset .*none.jsonl: there is no such file"):
         run(eval__dataset=tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match="--data.prompt_dataset is missing"):
         run(data__prompt_dataset=None)
@@ -104,7 +104,7 @@ def test_a_missing_data_set_is_refused(run, tmp_path):
 
 def test_a_broken_file_is_refused_with_the_place(run, tmp_path):
     (tmp_path / "broken.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n{"question": \n')
-    with pytest.raises(UsageError, match="broken.jsonl: cannot be read: JSON parse error"):
+    with pytest.raises(UsageError, match="broken.jsonl, line 2: not JSON"):
         run(data__prompt_dataset=tmp_path / "broken.jsonl")
 
 
@@ -136,14 +136,17 @@ def test_probabilities_must_be_one_for_each_data_set(run):
 
 
 def test_questions_that_are_no_text_are_refused(run, rows):
-    with pytest.raises(UsageError, match="--data.input_key question holds 7, which is not text"):
+    with pytest.raises(
+        UsageError,
+        match="8 of 8 rows have no question to ask, the first is row 1: '7', which is not text",
+    ):
         run(data__prompt_dataset=rows([{"question": 7, "answer": "8"}] * 8))
 
 
 def test_a_template_that_does_not_fit_is_refused(run):
     with pytest.raises(UsageError, match="--data.apply_chat_template does not fit: .*chat_template is not set"):
         run(data__apply_chat_template=True)
-    with pytest.raises(UsageError, match="--data.input_template does not fit"):
+    with pytest.raises(UsageError, match="--data.input_template .*: it needs {} once"):
         run(data__input_template="{x}: {}")
 
 
@@ -154,7 +157,11 @@ def test_duplicates_are_merged_and_said(run, rows, capsys):
 
 def test_the_same_question_with_another_label_is_another_question(run, rows, capsys):
     run(data__prompt_dataset=rows(questions(8) + questions(8, answer="99")))
-    assert "16 questions\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "16 questions\n" in out
+    assert (
+        "Warning: --data.prompt_dataset: 8 questions are there again with another label, such as '0+1?': '1' and '99'" in out
+    )
 
 
 @pytest.mark.parametrize("episodes", [1, 5])
@@ -187,7 +194,7 @@ def test_little_room_for_a_path_is_warned_about_unless_no_path_needs_it(run, row
 
 
 def test_an_empty_prompt_is_refused(run, rows):
-    with pytest.raises(UsageError, match="1 of 9 prompts have no tokens"):
+    with pytest.raises(UsageError, match="1 of 9 rows have no question to ask, the first is row 9: a blank text"):
         run(data__prompt_dataset=rows(questions(8) + [{"question": "", "answer": "1"}]))
 
 

@@ -1,28 +1,37 @@
 """No number of OpenRLHF's that makes no sense gets as far as an engine."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.options import build_parser
-from openrlhf_rpo.launch.ranges import RANGES
+from openrlhf_rpo.launch.options import parse as parse_words
+from openrlhf_rpo.launch.ranges import RANGES, all_bounds
+from openrlhf_rpo.option import parse_bool
 
-EDGES = [(name, edge) for name, bounds in RANGES.items() for edge in (bounds.low, bounds.high) if math.isfinite(edge)]
+LISTS = {action.dest for action in build_parser()._actions if action.nargs not in (None, 0)}
+BOUNDS = {name: bounds for name, bounds in RANGES.items() if name not in LISTS}
+EDGES = [(name, edge) for name, bounds in BOUNDS.items() for edge in (bounds.low, bounds.high) if math.isfinite(edge)]
+FLOATS = [a.dest for a in build_parser()._actions if a.type is float and a.dest in BOUNDS]
 
 
 @pytest.mark.parametrize(("name", "edge"), EDGES)
 def test_a_number_beyond_the_edge_of_its_range_is_refused_by_its_option(parse, name, edge):
     outside = edge - 1 if edge == RANGES[name].low else edge + 1
-    with pytest.raises(UsageError, match=f"^--{name} {outside:g}(\\.0)?: "):
-        parse(**{name.replace(".", "__"): f"{outside:g}"})
+    with pytest.raises(UsageError, match=f"^--{name} {outside}(\\.0)?: "):
+        parse(**{name.replace(".", "__"): outside})
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, a in ((a.dest, a) for a in build_parser()._actions) if n in RANGES and a.type is float]
+    "name",
+    [n for n, a in ((a.dest, a) for a in build_parser()._actions) if n in RANGES and n not in LISTS and a.type is float],
 )
 @pytest.mark.parametrize("number", ["nan", "inf"])
 def test_no_number_that_is_not_finite_is_accepted(parse, name, number):
+    if number == "inf" and BOUNDS[name].infinite:
+        return
     with pytest.raises(UsageError, match=f"^--{name} {number}: "):
         parse(**{name.replace(".", "__"): number})
 
@@ -35,6 +44,27 @@ def test_a_lower_end_that_does_not_belong_to_its_range_is_refused(parse, name, v
         parse(**{name.replace(".", "__"): value})
 
 
+def numbers():
+    """The options of the training command that take numbers, or a number or a word."""
+    return [action for action in build_parser()._actions if action.type not in (None, str, parse_bool)]
+
+
+def test_every_number_has_bounds_and_the_page_shows_them():
+    page = (Path(__file__).parents[3] / "docs" / "options.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `--")}
+    assert len(numbers()) > 80
+    assert [a.dest for a in numbers() if a.dest not in all_bounds()] == []
+    assert [a.dest for a in numbers() if str(all_bounds()[a.dest]) not in rows[a.option_strings[0]]] == []
+
+
+def test_each_number_of_a_list_is_looked_at(argv):
+    for words in (["--actor.adam.betas", "0.9", "1"], ["--actor.eps_clip_low_high", "nan", "0.2"]):
+        with pytest.raises(UsageError, match=f"^{' '.join(words)}(.0)?: at least 0"):
+            parse_words([*argv(), *words])
+
+
 def test_every_default_is_in_its_range():
     defaults = {action.dest: action.default for action in build_parser()._actions}
-    assert {n for n, bounds in RANGES.items() if defaults[n] is not None and not bounds.admit(defaults[n])} == set()
+    for name, bounds in all_bounds().items():
+        default = defaults[name]
+        assert all(n is None or bounds.admit(n) for n in (default if isinstance(default, list | tuple) else [default])), name

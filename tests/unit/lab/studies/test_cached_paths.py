@@ -1,6 +1,7 @@
 """Paths of a run's cache as the subject of a study."""
 
 import contextlib
+import json
 from argparse import Namespace
 
 import pytest
@@ -123,6 +124,19 @@ def test_a_cache_that_has_gone_on_is_another_study(study, make_cache, subject, c
     take_step(place, question.question_id)
     assert study(place) == (1, [3])
     assert "setting cache_paths is" in capsys.readouterr().err
+
+
+def test_an_interrupted_study_goes_on_at_its_step_although_the_cache_has_gone_on(study, make_cache, subject, tmp_path):
+    ids = [q.question_id for q in subject.questions[:2]]
+    place = make_cache(ids)
+    assert study(place) == (0, [3, 3])
+    [file] = [f for f in tmp_path.rglob("*.json") if '"cache_step"' in f.read_text()]
+    finished = json.loads(file.read_text())
+    half = finished | {"figures": None, "parts": {ids[0]: finished["parts"][ids[0]]}}
+    file.write_text(json.dumps(half))
+    take_step(place, ids[1])
+    assert study(place) == (0, [3, 3])
+    assert json.loads(file.read_text())["settings"] == finished["settings"]
 
 
 def test_a_cache_of_a_run_that_was_trained_again_is_another_study(study, make_cache, subject, capsys):

@@ -90,7 +90,7 @@ def test_data_that_cannot_be_used_fail_and_what_does_not_need_them_is_still_said
 
 def test_a_length_that_leaves_no_room_for_a_path_is_warned_about(doctor):
     document = doctor(data__max_len=9)
-    assert "for its path: a truncated path is seldom rewarded raise --data.max_len" in found(document, "data", WARN)
+    assert "for its path: a truncated path is seldom rewarded. Raise --data.max_len" in found(document, "data", WARN)
 
 
 def test_a_package_of_another_version_is_named_with_the_command_that_installs_it(monkeypatch):
