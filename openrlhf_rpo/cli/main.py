@@ -9,6 +9,7 @@ from pathlib import Path
 from openrlhf_rpo import __version__
 from openrlhf_rpo.cli import data, doctor, evaluate, report, train_rpo_ray, watch
 from openrlhf_rpo.cli.cache import command as cache
+from openrlhf_rpo.credentials import refuse_credentials
 from openrlhf_rpo.errors import UsageError, guarded
 
 COMMANDS = (train_rpo_ray, doctor, cache, data, evaluate, report, watch)
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _run(words: Sequence[str]) -> int:
     """Sub-commands that take training options find them, unparsed, in ``args.training``."""
+    refuse_credentials(words)
     if words and words[0] in LAB:  # these have their own parsers
         return _run_in_lab(words[0], words[1:])
     parser = build_parser()
