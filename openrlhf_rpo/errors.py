@@ -1,5 +1,6 @@
 """Errors for the user: their base class, and the one place that prints them and sets the exit status."""
 
+import re
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -41,12 +42,21 @@ def visible(text: str) -> str:
     )
 
 
+_LOGIN = re.compile(r"//[^/\s'\"]*@")
+_QUERY = re.compile(r"(://[^\s?#'\"]*)[?#][^\s'\"]*=[^\s'\"]*")
+
+
+def without_credentials(text: str) -> str:
+    """The text, which may quote other packages' errors, with logins and queries of its URLs hidden."""
+    return _QUERY.sub(r"\1?***", _LOGIN.sub("//***@", text))
+
+
 def guarded(command: Callable[[], int]) -> int:
     """Run a command and return its exit status: 1 after a ``UserError``, which is printed; 130 after Ctrl-C."""
     try:
         return command()
     except UserError as error:
-        print(f"error: {visible(str(error))}", file=sys.stderr, flush=True)
+        print(f"error: {visible(without_credentials(str(error)))}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt as interrupt:  # its message, if any, says what is safe
         print(f"interrupted\n{interrupt}".strip(), file=sys.stderr, flush=True)

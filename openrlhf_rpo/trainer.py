@@ -5,7 +5,9 @@ loggers, checkpoints, the KL controller and the PPO step. Only the controller wr
 """
 
 import math
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -67,9 +69,15 @@ class _RPOTrainer(BasePPOTrainer):
         reward_model_group: Any,
         reference_model_group: Any,
         vllm_engines: Any,
+        *,
+        logins: Mapping[str, str],
         **generate_kwargs: Any,
     ) -> None:
-        """The arguments of upstream's PPOTrainer; options are read from ``strategy.args``."""
+        """The arguments of upstream's PPOTrainer; options are read from ``strategy.args``.
+
+        ``logins`` are the driver's environment variables for PostgreSQL and W&B.
+        """
+        os.environ.update(logins)
         args = strategy.args
         args.eval.steps = math.inf if args.eval.steps == -1 else args.eval.steps
         args.ckpt.save_steps = math.inf if args.ckpt.save_steps == -1 else args.ckpt.save_steps

@@ -41,7 +41,10 @@ class CacheUnwritable(CacheError):
 
 
 _SPACE = "Nothing of this transaction was stored and earlier ones are whole; free space on the disk and resume"
-_SERVER = "Check that the server runs, that the database exists, and the name and password in --rpo.cache.url"
+_SERVER = (
+    "Check that the server runs, that the database exists, the user in --rpo.cache.url, and the password in ~/.pgpass or "
+    "PGPASSWORD"
+)
 # Prefixes of PostgreSQL's SQLSTATE codes; the first match counts.
 _POSTGRES: tuple[tuple[str, type[CacheError], str], ...] = (
     ("53100", CacheUnwritable, _SPACE),

@@ -29,9 +29,7 @@ class WriterLock:
         try:
             self._fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise CacheUnwritable(
-                f"Path cache {database}: cannot write {file.name} beside it ({error.strerror}). Make its folder writable."
-            ) from error
+            raise _unwritable(database, file, error) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -47,8 +45,12 @@ class WriterLock:
                 f"Path cache {database}: cannot lock {file.name} beside it ({error.strerror}), its file system has no "
                 "locks: give --rpo.cache.url on a local disk."
             ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
+        except OSError as error:  # no space left, or over quota
+            os.close(self._fd)
+            raise _unwritable(database, file, error) from error
         _held.add(self)
 
     def release(self) -> None:
@@ -56,6 +58,13 @@ class WriterLock:
         if self in _held:
             _held.discard(self)
             os.close(self._fd)
+
+
+def _unwritable(database: pathlib.Path, file: pathlib.Path, error: OSError) -> CacheUnwritable:
+    return CacheUnwritable(
+        f"Path cache {database}: cannot write {file.name} beside it ({error.strerror}). Make its folder writable, or free "
+        "space on its disk."
+    )
 
 
 _held: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()

@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Iterator
 
 from sqlalchemy import URL, Connection, Engine, insert, inspect, make_url, select
-from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache import sqlite
@@ -15,6 +14,9 @@ from openrlhf_rpo.cache.lock import WriterLock
 from openrlhf_rpo.cache.migrations import check_revision, is_current, upgrade
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.postgres import AdvisoryLock, postgres_engine
+from openrlhf_rpo.credentials import is_plain_postgres
+
+SQLITE = "sqlite:///"
 
 
 class Database:
@@ -119,25 +121,25 @@ class Database:
 
 
 def parse_url(url: str) -> tuple[URL, pathlib.Path | None]:
-    """The URL, and its file if it is SQLite's. Raises ``CacheError`` for other databases and databases in memory."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise CacheError(f"--rpo.cache.url {url!r} is not an SQLAlchemy URL such as sqlite:///cache.db.") from error
-    if parsed.drivername == "postgresql+psycopg":
-        return parsed, None
-    if parsed.get_backend_name() != "sqlite":
-        raise CacheError(f"--rpo.cache.url {url!r}: expected sqlite:///PATH or postgresql+psycopg://...")
-    if parsed.database in (None, "", ":memory:"):
-        raise CacheError(f"--rpo.cache.url {url} names no file: a cache in memory is lost with its process.")
-    # The real file: under the name of a link it would get another lock.
-    return parsed, pathlib.Path(os.path.realpath(parsed.database))
+    """The URL, and its file if it is SQLite's. Raises ``CacheError`` for others, without quoting them."""
+    if url.startswith(SQLITE):
+        name = url.removeprefix(SQLITE)
+        if name in ("", ":memory:"):
+            raise CacheError(f"--rpo.cache.url {url} names no file: a cache in memory is lost with its process.")
+        # The real file: under the name of a link it would get another lock.
+        return URL.create("sqlite", database=name), pathlib.Path(os.path.realpath(name))
+    if is_plain_postgres(url):
+        return make_url(url), None
+    raise CacheError(
+        "--rpo.cache.url: expected sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE, with the password in "
+        "~/.pgpass or PGPASSWORD (docs/cache.md, PostgreSQL)."
+    )
 
 
 def place(url: str) -> tuple[str, pathlib.Path | None]:
-    """The database's name in messages (without password), and its file if it is SQLite's."""
-    parsed, file = parse_url(url)
-    return (str(file) if file is not None else parsed.render_as_string(hide_password=True)), file
+    """The database's name in messages, and its file if it is SQLite's. A URL holds no password: ``parse_url``."""
+    _, file = parse_url(url)
+    return (str(file) if file is not None else url), file
 
 
 def make_engine(url: str, read_only: bool = False) -> Engine:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from openrlhf_rpo import __version__
 from openrlhf_rpo.cli import data, doctor, evaluate, report, train_rpo_ray, watch
 from openrlhf_rpo.cli.cache import command as cache
+from openrlhf_rpo.credentials import refuse_credentials
 from openrlhf_rpo.errors import UsageError, guarded
 from openrlhf_rpo.launch.early import refuse
 from openrlhf_rpo.platform import guard
@@ -50,6 +51,7 @@ def _run(words: Sequence[str]) -> int:
     """Sub-commands that take training options find them, unparsed, in ``args.training``."""
     guard.install()
     guard.allow(False)  # until ``choose_device`` has read the options of a run
+    refuse_credentials(words)
     if words and words[0] in LAB:  # these have their own parsers
         return _run_in_lab(words[0], words[1:])
     parser = build_parser()

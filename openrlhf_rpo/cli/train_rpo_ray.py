@@ -97,8 +97,11 @@ class _OnThisNode:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        from openrlhf_rpo.launch.cluster import logins
+
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        return self.actor_class.options(num_cpus=0, scheduling_strategy=here).remote(*args, **kwargs)
+        placed = self.actor_class.options(num_cpus=0, scheduling_strategy=here)
+        return placed.remote(*args, logins=logins(), **kwargs)
 
 
 if __name__ == "__main__":

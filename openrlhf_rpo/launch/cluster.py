@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_rpo import platform
+from openrlhf_rpo.credentials import objection
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.failures import chain_of
 from openrlhf_rpo.platform.cpu import FLOAT32
@@ -140,6 +141,8 @@ def join(address: str, **options: Any) -> None:
     """Connect to the cluster at ``address``. Raises UsageError when none answers there."""
     import ray
 
+    if objection(address):
+        raise UsageError("RAY_ADDRESS holds a login or a query: give HOST:PORT")
     if address.startswith("ray://"):
         raise UsageError(
             f"RAY_ADDRESS {address} is Ray Client: data, cache and checkpoints would be read on this machine and "
@@ -165,6 +168,14 @@ def resources_of(address: str) -> tuple[dict[str, float], list[dict[str, float]]
         return ray.cluster_resources(), [node["Resources"] for node in ray.nodes() if node["Alive"]]
     finally:
         ray.shutdown()
+
+
+def logins() -> dict[str, str]:
+    """The variables with which the driver's user logs in to PostgreSQL and W&B.
+
+    A Ray that was already running does not pass them on, and ``runtime_env`` would write them to Ray's logs.
+    """
+    return {name: value for name, value in os.environ.items() if name.startswith(("PG", "WANDB_"))}
 
 
 def settled(error: BaseException, patience: float = 45) -> BaseException:

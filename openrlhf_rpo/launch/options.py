@@ -11,6 +11,7 @@ from openrlhf_rpo import upstream
 from openrlhf_rpo.algo.methods import METHODS, Method, method_class, methods_with, option_names
 from openrlhf_rpo.algo.presets import expand, preset
 from openrlhf_rpo.config import RPOConfig, add_options
+from openrlhf_rpo.credentials import refuse_credentials
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.early import check_words, refuse
 from openrlhf_rpo.launch.former import refuse_former
@@ -26,6 +27,7 @@ _READ = (
 )
 _SQLITE = "sqlite:///"
 _RAYS_COPIES = "/runtime_resources/working_dir_files/"
+_LONGEST_WORD = 20  # W&B's keys have 40 characters or more
 SHIPPED_REWARD = "rpo"  # the value of --reward.remote_url with --rpo.reward.functions
 
 
@@ -52,6 +54,7 @@ def parse(argv: Sequence[str]) -> SimpleNamespace:
     _use_shipped_rewards(flat, rpo)
     check_words(flat, given)
     _make_files_absolute(flat)
+    _keep_out_wandb_key(flat)
     args = upstream.finish_args(flat)
     check_options(args, rpo)
     return args
@@ -64,6 +67,7 @@ def given_options(words: Sequence[str]) -> set[str]:
 
 def _parse_given(argv: Sequence[str]) -> tuple[argparse.Namespace, set[str]]:
     """All options with their defaults, and the names of those given by hand."""
+    refuse_credentials(argv)
     refuse_former(list(argv))
     parser = build_parser(_method_named(argv))
     marked = argparse.Namespace(**{a.dest: _UNSET for a in parser._actions if a.dest != "help"})
@@ -144,6 +148,17 @@ def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
             raise UsageError("--rpo.enable false (plain OpenRLHF) takes --rpo.reward.functions math, or a Python file")
         url = os.path.join(os.path.dirname(os.path.dirname(__file__)), "rewards", "math_file.py")
     setattr(flat, "reward.remote_url", url)
+
+
+def _keep_out_wandb_key(flat: argparse.Namespace) -> None:
+    """OpenRLHF needs a value to turn W&B on, and stores it among the options. Raises UsageError for what could be a key."""
+    key = getattr(flat, "logger.wandb.key")
+    _need(
+        len(key or "") <= _LONGEST_WORD,
+        "--logger.wandb.key: a key on the command line is in the process list: set WANDB_API_KEY or use `wandb login`, and "
+        "give any short word here, such as on",
+    )
+    setattr(flat, "logger.wandb.key", key and "on")
 
 
 def _make_files_absolute(flat: argparse.Namespace) -> None:

@@ -69,7 +69,7 @@ class LiveRun:
 
     @property
     def where(self) -> str:
-        """The cache's place without a password."""
+        """The cache's file or URL."""
         return place(self.url)[0]
 
     def question(self, question_id: str) -> dict[str, Any]:

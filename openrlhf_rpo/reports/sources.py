@@ -68,7 +68,7 @@ def names(sources: Sequence[Source]) -> list[str]:
 
 
 def shown(source: Source) -> str:
-    """The place for messages: a URL without its password."""
+    """The place for messages."""
     return str(source.events) if source.url is None else place(source.url)[0]
 
 

@@ -101,6 +101,8 @@ def read_answer(answer: object) -> RewardResult:
         extra = {}
     if not isinstance(extra, Mapping):
         raise ValueError(f"'extra_logs' must be a dict, not {type(extra).__name__}")
+    if any(not isinstance(name, str) or not name.isprintable() for name in extra):  # they name metrics, which are stored
+        raise ValueError("a name in 'extra_logs' is not printable text")
     return RewardResult(reward, score, {str(name): _number(name, value) for name, value in extra.items()})
 
 
@@ -133,4 +135,7 @@ def _number(name: object, value: Any) -> float:
         value = value[0].tolist() if hasattr(value[0], "tolist") else value[0]
     if not isinstance(value, numbers.Real):
         raise ValueError(f"{name!r} is not a number but {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name!r} is too large a number") from None

@@ -6,27 +6,33 @@ are not batched.
 """
 
 import itertools
+import json
 import os
+import pickle
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
+import time
+import uuid
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any
 
 from openrlhf_rpo.errors import Failed
-from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult, RewardSource
+from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult, RewardSource, read_answer
+from openrlhf_rpo.rollout.reward_worker import MARK, end_all
 
 NOT_TRIED = "not tried: too many others had failed"
 _START_SECONDS = 120.0  # to start a process and load the user's file, which may import a large package
-_SEND_SECONDS = 10  # an integer, for the socket option
+_SEND_SECONDS = 10.0
 _GRACE_SECONDS = 2.0  # for a process to exit by itself
+_MOST_BYTES = 2**20  # of an answer
+_GARBLED = "its process sent something else than an answer, and was killed"
+_SIGNALS = {number: number.name for number in signal.Signals}
 
 
 class RewardLoadError(Failed):
@@ -119,34 +125,36 @@ class _Slot:
         self.source = source
         self.start_timeout = start_timeout
         self.process: subprocess.Popen[bytes] | None = None
-        self.connection: Any = None
+        self.connection: socket.socket | None = None
+        self.received = b""
         self.loaded = False
         self.numbers = itertools.count()
+        self.mark = str(uuid.uuid4())
 
     def start(self) -> None:
-        """Start the process unless it is running."""
+        """Start the process unless it is running. Raises RewardLoadError when the system starts no more processes."""
         if self.process is not None and self.process.poll() is None:
             return
         self.end()
-        self.loaded = False
-        ours, theirs = socket.socketpair()
-        # A stopped process reads nothing, so sending needs a timeout too; the next receive reports the cause.
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
-        self.connection = Connection(ours.detach())
-        program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from openrlhf_rpo.rollout.reward_worker import main; "
-            f"main({theirs.fileno()}, {os.getpid()})"
-        )
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-u", "-c", program],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what a reward prints goes to the log
-                start_new_session=True,  # a process group of its own, so that its children are killed with it
+        self.loaded, self.received = False, b""
+        try:
+            self.connection, theirs = socket.socketpair()
+            program = (
+                f"import sys; sys.path[:] = {sys.path!r}; from openrlhf_rpo.rollout.reward_worker import main; "
+                f"main({theirs.fileno()}, {os.getpid()})"
             )
-        with suppress(OSError):  # it died at once: the next receive reports that
-            self.connection.send(self.source)
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-u", "-c", program],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # what a reward prints goes to the log
+                    env=os.environ | {MARK: self.mark},
+                    start_new_session=True,  # a process group of its own, so that its children are killed with it
+                )
+        except OSError as error:
+            raise RewardLoadError(f"no process for the reward can be started: {error}") from error
+        self._send(self.source)
 
     def ready(self) -> None:
         """Wait until a live process has loaded the reward. Raises RewardLoadError."""
@@ -165,16 +173,20 @@ class _Slot:
     def call(self, request: RewardRequest, timeout: float) -> RewardResult:
         """One call. Raises _CallFailed with the cause."""
         number = next(self.numbers)
-        with suppress(OSError):  # it died meanwhile: the receive reports that
-            self.connection.send((number, request))
-        answered, answer = self._receive(timeout)
-        if answered != number:  # the user's code forked, and both processes answer
-            self.end()
-            raise _CallFailed("answered twice; its process was ended")
-        if isinstance(answer, str):
-            raise _CallFailed(answer)
-        result: RewardResult = answer
-        return result
+        self._send((number, request))
+        match self._receive(timeout):
+            case [answered, dict() | str()] if answered != number:  # the user's code forked, and both processes answer
+                cause = "answered twice; its process was ended"
+            case [_, str() as cause]:
+                raise _CallFailed(cause)
+            case [_, dict() as answer]:
+                with suppress(ValueError):
+                    return read_answer(answer)
+                cause = _GARBLED
+            case _:
+                cause = _GARBLED
+        self.end()
+        raise _CallFailed(cause)
 
     def hang_up(self) -> None:
         """Ask the process to exit, by closing the connection."""
@@ -193,19 +205,41 @@ class _Slot:
         self.hang_up()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+        end_all(self.mark)
         return process.wait()
 
+    def _send(self, message: object) -> None:
+        assert self.connection is not None
+        self.connection.settimeout(_SEND_SECONDS)  # a stopped process reads nothing
+        with suppress(OSError):  # it died or stopped meanwhile: the next receive reports that
+            self.connection.sendall(pickle.dumps(message))
+
     def _receive(self, timeout: float) -> Any:
+        """The next message; whatever keeps it from coming whole within ``timeout`` seconds ends the process."""
+        assert self.connection is not None
+        end = time.monotonic() + timeout
         try:
-            if self.connection.poll(timeout):
-                return self.connection.recv()
+            while b"\n" not in self.received:
+                self.connection.settimeout(max(end - time.monotonic(), 1e-3))
+                part = self.connection.recv(2**16)
+                self.received += part
+                if not part:
+                    raise EOFError
+                if len(self.received) > _MOST_BYTES:
+                    raise ValueError
+            line, _, self.received = self.received.partition(b"\n")
+            return json.loads(line)
+        except TimeoutError:
+            self.end()
+            raise _CallFailed(f"no answer within {timeout:g} s; its process was killed") from None
         except (EOFError, OSError):
             raise _CallFailed(_died(self.end())) from None
-        self.end()
-        raise _CallFailed(f"no answer within {timeout:g} s; its process was killed")
+        except (ValueError, RecursionError):
+            self.end()
+            raise _CallFailed(_GARBLED) from None
 
 
 def _died(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"its process died of {signal.Signals(-code).name}"
+        return f"its process died of {_SIGNALS.get(-code, f'signal {-code}')}"
     return f"its process exited with code {code}"

@@ -3,42 +3,75 @@
 This is a program of its own rather than a multiprocessing child: it inherits no modules and does not run the parent's
 ``__main__`` again, so it starts fast even inside a Ray actor.
 
-The parent sends the source, then (number, request) pairs. The child sends None once the reward is loaded (or the reason why
-it cannot be), then (number, result or cause of failure) pairs.
+The parent sends pickles: the source, then (number, request) pairs. The child answers in lines of JSON, because unpickling
+what came through a user's code could run or raise anything: null once the reward is loaded (or the reason why it cannot be),
+then [number, {"rewards", "scores", "extra_logs"} or the cause of failure].
 """
 
+import json
 import os
+import pickle
 import signal
+import socket
 import threading
 import time
-from multiprocessing.connection import Connection
+from contextlib import suppress
+from pathlib import Path
 
-from openrlhf_rpo.rollout.reward_call import RewardCall, RewardRequest, RewardResult, describe
+from openrlhf_rpo.rollout.reward_call import RewardCall, RewardRequest, describe
+
+MARK = "RPO_REWARD_WORKER"
+"""The variable that tells a worker's processes from all others, whatever session or parent they have."""
+_PATIENCE = 2.0  # seconds for killed processes to go
 
 
 def main(descriptor: int, parent: int) -> None:
     """Serve ``descriptor``, one end of a socket pair, until the other end closes or process ``parent`` exits."""
     os.set_inheritable(descriptor, False)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    connection = Connection(descriptor)
+    stream = socket.socket(fileno=descriptor).makefile("rwb")
+
+    def send(message: object) -> None:
+        stream.write(json.dumps(message).encode() + b"\n")
+        stream.flush()
+
     try:
-        source = connection.recv()
+        source = pickle.load(stream)
         try:
             call = source.load()
         except BaseException as error:  # report whatever the user's file raises, including SystemExit
-            connection.send(describe(error))
+            send(describe(error))
             return
-        connection.send(None)
+        send(None)
         while True:
-            number, request = connection.recv()
-            connection.send((number, _answer(call, request)))
-    except (EOFError, ConnectionError):
-        return  # the pool was closed
+            number, request = pickle.load(stream)
+            send([number, _answer(call, request)])
+    except (EOFError, ConnectionError, pickle.UnpicklingError):
+        return  # the pool was closed, perhaps within a message
 
 
-def _answer(call: RewardCall, request: RewardRequest) -> RewardResult | str:
+def end_all(mark: str) -> None:
+    """Kill every other process that was started with this ``MARK`` (Linux). Those that clear it escape."""
+    end = time.monotonic() + _PATIENCE
+    while (left := _marked(f"{MARK}={mark}".encode())) and time.monotonic() < end:  # again: they may have started others
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _marked(variable: bytes) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # another user's, or gone
+            if variable in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def _answer(call: RewardCall, request: RewardRequest) -> dict[str, object] | str:
     try:
-        return call(request)
+        result = call(request)
+        return {"rewards": result.reward, "scores": result.score, "extra_logs": result.extra}
     except BaseException as error:  # as above
         return describe(error)
     finally:
@@ -49,4 +82,5 @@ def _end_with(parent: int) -> None:
     """Exit with the parent: a killed parent cannot end its workers, and a hanging call would not notice."""
     while os.getppid() == parent:
         time.sleep(1)
+    end_all(os.environ[MARK])
     os.killpg(0, signal.SIGKILL)

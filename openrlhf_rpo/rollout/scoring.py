@@ -8,7 +8,8 @@ from contextlib import closing
 from urllib.parse import urlsplit
 
 from openrlhf_rpo.config import RewardOptions
-from openrlhf_rpo.errors import Failed, UsageError
+from openrlhf_rpo.credentials import objection
+from openrlhf_rpo.errors import Failed, UsageError, visible
 from openrlhf_rpo.rewards import weighted_sum
 from openrlhf_rpo.rollout.http_rewards import HttpRewards
 from openrlhf_rpo.rollout.reward_call import RewardFile, RewardRequest, RewardResult, ShippedRewards
@@ -36,7 +37,7 @@ class Scorer:
         allowed = math.floor(self.max_failure_share * len(requests) + 1e-9)  # 0.29 * 100 is 28.999...
         results = self.rewards.score(requests, max_failures=allowed)
         failed = [
-            (request.question_id, result.failure)
+            (request.question_id, visible(result.failure))
             for request, result in zip(requests, results, strict=True)
             if result.failure is not None and result.failure != NOT_TRIED
         ]
@@ -89,8 +90,13 @@ def check_reward_source(options: RewardOptions, remote_urls: list[str] | None) -
             raise UsageError(str(error)) from error
     elif isinstance(source, RewardFile):
         _check_file(source, remote_urls or [])
-    for url in source if isinstance(source, list) else []:
-        _check_url(url)
+    elif isinstance(source, list):
+        for number, url in enumerate(source, 1):
+            _check_url(url, number)
+        try:
+            HttpRewards(source, options.timeout)
+        except OSError as error:
+            raise UsageError(f"--reward.remote_url: {error}") from error
 
 
 def _source(options: RewardOptions, remote_urls: list[str] | None) -> ShippedRewards | RewardFile | list[str] | None:
@@ -116,11 +122,14 @@ def _check_file(source: RewardFile, given: list[str]) -> None:
             raise UsageError(f"--reward.remote_url {source.path}: {error}") from error
 
 
-def _check_url(url: str) -> None:
+def _check_url(url: str, number: int) -> None:
     try:
         parts = urlsplit(url)
-        well_formed = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        well_formed = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and objection(url) is None
     except ValueError:  # an invalid port, or unbalanced brackets
         well_formed = False
-    if not well_formed:
-        raise UsageError(f"--reward.remote_url {url}: neither a Python file nor a URL like http://host:port/path")
+    if not well_formed:  # not quoted: it could hold a password
+        raise UsageError(
+            f"--reward.remote_url: address {number} is neither a Python file nor a URL like http://host:port/path, without "
+            "user, password, ? and #"
+        )

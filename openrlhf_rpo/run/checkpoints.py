@@ -194,10 +194,6 @@ def _metric(file: Path) -> float | None:
     return None
 
 
-def _read(file: Path) -> str:
-    return file.read_bytes()[:1000].decode(errors="replace").strip() if file.is_file() else ""
-
-
 def _write(file: Path, text: str) -> None:
     """Replace a small file atomically."""
     with replacing(file) as temporary:

@@ -23,7 +23,7 @@ def cache_url(args: SimpleNamespace) -> str:
 
 
 def cache_name(args: SimpleNamespace) -> str:
-    """The cache's name in messages: a file, or a URL without its password."""
+    """The cache's name in messages: a file, or a URL."""
     return place(cache_url(args))[0]
 
 

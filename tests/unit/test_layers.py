@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
 
 ORDER = [
-    *("errors", "types", "durable", "option", "console", "tables", "rewards", "platform", "upstream"),
+    *("errors", "credentials", "types", "durable", "option", "console", "tables", "rewards", "platform", "upstream"),
     *("algo", "config", "cache", "training", "run", "exchange", "data", "rollout", "reports"),
     *("trainer", "launch", "evaluation", "cli"),
 ]
@@ -27,7 +27,7 @@ HEAVY = {"torch", "ray", "vllm", "deepspeed", "transformers"}
 MAY_IMPORT = {
     "algo": {"types", "option", "errors"},
     "config": {"algo", "option", "errors"},
-    "cache": {"types", "errors", "durable"},
+    "cache": {"types", "errors", "credentials", "durable"},
     "exchange": {"types", "errors", "cache", "run", "tables"},
     "training": {"types", "errors", "algo", "config", "upstream"},
     "reports": {"types", "errors", "durable", "console", "cache", "run", "exchange"},

@@ -5,7 +5,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import make_url
 from tqdm import tqdm
 
 from openrlhf_rpo.cache.store import PathCache
@@ -26,7 +25,7 @@ def info(args: Namespace, out: Output) -> int:
         records, evaluations = cache.records(max(cache.latest_step - 1, 0)), cache.evaluations()
         totals = records[-1].metrics if records else {}
         document: dict[str, Any] = {
-            "cache": make_url(url).render_as_string(hide_password=True),
+            "cache": url,
             "bytes": cache_size(url),
             "model": cache.model,
             "questions": len(cache.questions()) or None,

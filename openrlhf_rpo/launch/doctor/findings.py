@@ -1,13 +1,13 @@
 """The doctor's findings, one a line, each with a remedy where something is wrong."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from openrlhf_rpo.errors import UserError, visible
+from openrlhf_rpo.errors import UserError, visible, without_credentials
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 _STYLE = {PASS: "green", WARN: "yellow", FAIL: "bold red"}
@@ -40,7 +40,8 @@ class Report:
         self._console = Console(highlight=False)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
+        for found in findings:
+            finding = replace(found, message=without_credentials(found.message))
             self.findings.append(finding)
             if not self.as_json:
                 self._show(finding)

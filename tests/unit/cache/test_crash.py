@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import subprocess
 
 import pytest
@@ -97,3 +98,15 @@ def test_a_forked_child_does_not_keep_the_lock(url) -> None:
         for end in (reader, writer, begun, beginning):
             os.close(end)
         os.waitpid(pid, 0)
+
+
+def test_a_lock_that_cannot_name_its_holder_is_a_full_disk_and_is_not_kept(file) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        file.parent.mkdir()
+        with pytest.raises(CacheUnwritable, match="cannot write rpo_cache.db.lock beside it .* free space on its disk"):
+            PathCache.open(f"sqlite:///{file}", {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    PathCache.open(f"sqlite:///{file}", {}).close()

@@ -1,8 +1,11 @@
 """PostgreSQL only: the lock's holder, and a server that is missing or goes away."""
 
 import os
+import pathlib
 import signal
 import subprocess
+import time
+import uuid
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -55,10 +58,43 @@ def test_a_writer_whose_connections_the_server_ended_stops_with_what_was_committ
         commit(again, 2, {"q": (8,)})
 
 
-def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path) -> None:
+def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "secret")
     with pytest.raises(CacheUnwritable, match="Check that the server runs") as refusal:
-        PathCache.open(f"postgresql+psycopg://rpo:secret@/cache?host={tmp_path}", {})
+        PathCache.open(f"postgresql+psycopg://rpo@/cache?host={tmp_path}", {})
     assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("way", ["PGPASSWORD", "PGPASSFILE", "~/.pgpass"])
+def test_a_password_comes_from_the_environment_or_a_file(url, postgres_server, tmp_path, monkeypatch, way) -> None:
+    """The server asks this user for a password."""
+    folder = postgres_server.partition("host=")[2]
+    guest = f"guest_{uuid.uuid4().hex}"
+    rules = pathlib.Path(folder, "data", "pg_hba.conf")
+    before = rules.read_text()
+    engine = create_engine(postgres_server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {guest} LOGIN SUPERUSER PASSWORD 'the word'")
+        try:
+            rules.write_text(f"local all {guest} scram-sha-256\n" + before)
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+            time.sleep(0.5)
+            as_guest = url.replace("rpo@", f"{guest}@")
+            monkeypatch.setenv("HOME", str(tmp_path))
+            with pytest.raises(CacheUnwritable, match="no password supplied"):
+                PathCache.open(as_guest, {})
+            file = tmp_path / ("word" if way == "PGPASSFILE" else ".pgpass")
+            file.write_text(f"*:*:*:{guest}:the word\n")
+            file.chmod(0o600)
+            if way != "~/.pgpass":
+                monkeypatch.setenv(way, "the word" if way == "PGPASSWORD" else str(file))
+            if way == "PGPASSWORD":
+                file.unlink()
+            PathCache.open(as_guest, {}).close()
+        finally:
+            rules.write_text(before)
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+    engine.dispose()
 
 
 def test_a_database_that_is_not_there_is_named(postgres_server) -> None:

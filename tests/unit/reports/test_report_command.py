@@ -173,12 +173,6 @@ def test_names_tell_runs_apart():
     assert called("/x/a", "/x/a", "/x/a") == ["a", "a (2)", "a (3)"]
 
 
-def test_a_password_is_not_shown():
-    from openrlhf_rpo.reports.sources import shown
-
-    assert "secret" not in shown(source("postgresql+psycopg://me:secret@host/db"))
-
-
 # ── watch ──
 
 

@@ -166,7 +166,7 @@ def test_a_retry_goes_to_the_next_server(scorer):
     [
         (lambda n, body: (500, ""), "500, message='Internal Server Error'"),
         (lambda n, body: (200, "<html>"), "JSONDecodeError"),
-        (lambda n, body: (200, ""), "not NoneType"),
+        (lambda n, body: (200, ""), "JSONDecodeError"),
         (lambda n, body: (200, "null"), "a dict with 'rewards' is needed, not NoneType"),
         (lambda n, body: (200, '{"reward": 1}'), "no 'rewards' among the keys ['reward']"),
         (lambda n, body: (200, '{"rewards": [null]}'), "'rewards' is not a number but NoneType"),
@@ -242,7 +242,7 @@ def test_good_sources_pass_the_check(reward_file):
         ({}, ["127.0.0.1:5000"], "neither a Python file nor a URL"),
         ({}, ["http://"], "neither a Python file nor a URL"),
         ({}, ["http://127.0.0.1:port/"], "neither a Python file nor a URL"),
-        ({}, ["http://127.0.0.1:5000", "reward.py"], "reward.py: neither a Python file nor a URL"),
+        ({}, ["http://127.0.0.1:5000", "reward.py"], "address 2 is neither a Python file nor a URL"),
     ],
 )
 def test_a_bad_source_is_refused_before_the_run(options, urls, message):

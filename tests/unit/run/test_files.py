@@ -5,6 +5,7 @@ from types import SimpleNamespace as Options
 
 import pytest
 
+from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.run import files
 from openrlhf_rpo.run.files import cache_name, cache_url, fingerprints
 from openrlhf_rpo.types import Question
@@ -150,7 +151,14 @@ def test_a_model_of_the_hub_is_known_by_its_name_and_commit(args, tmp_path, monk
     assert changed(args, lambda args: setattr(args.actor, "model_name_or_path", "org/other")) == ["base model", "weights"]
 
 
-def test_a_message_names_a_cache_without_its_password(args):
-    args.rpo.cache.url = "postgresql+psycopg://rpo:secret@db.local/paths"
-    assert "secret" in cache_url(args)
-    assert cache_name(args) == "postgresql+psycopg://rpo:***@db.local/paths"
+def test_a_message_names_a_cache_by_its_file_or_its_url(args, tmp_path):
+    assert cache_name(args) == f"{tmp_path}/ckpt/rpo_cache.db"
+    args.rpo.cache.url = "postgresql+psycopg://rpo@db.local/paths"
+    assert cache_name(args) == args.rpo.cache.url
+
+
+@pytest.mark.parametrize("name", ["a?b", "a#b", "50%25", "a b"])
+def test_a_folder_may_have_any_name(args, tmp_path, name):
+    args.ckpt.path = str(tmp_path / name)
+    with PathCache.open(cache_url(args), {}):
+        assert (tmp_path / name / "rpo_cache.db").is_file()
