@@ -90,7 +90,7 @@ class CacheOptions:
 
     def check(self) -> None:
         known = self.url is None or self.url.startswith(("sqlite:///", "postgresql+psycopg://"))
-        need(known, "cache.url", self.url, "expected sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE")
+        need(known, "cache.url", "URL", "expected sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,9 @@ _PARAMETERS = {
 }
 """Parameters of libpq that a URL may hold, and their values. Others, such as ``password``, are refused."""
 
-_URL = re.compile(r"(?:^|[=,])\s*([a-z][\w+.-]*:/.*)", re.IGNORECASE | re.DOTALL)
+_URL = re.compile(r"(?:^|[=,:])\s*([a-z][\w+.-]*:/.*)", re.IGNORECASE | re.DOTALL)
 _LOGIN = re.compile(r"(?:^|[=,]|//)[^/\s:@=,]+:[^\s@/]+@(?!\d+$)[\w.\[-]")  # USER:PASSWORD@HOST; but not a place @STEP
+_SETTING = re.compile(r"(password|passwd|token|secret|api_?key)\s*=", re.IGNORECASE)  # as in host=HOST password=PASSWORD
 _AT_STEP = re.compile(r"([^:]+://[^/]*/[^@]*)@\d+")  # URL@STEP, as in --rpo.init.source
 
 _DATABASE_FORM = (
@@ -50,14 +51,14 @@ def objection(text: str) -> str | None:
     """What to write instead of a URL that could hold a secret, without quoting it; None if ``text`` holds none."""
     found = _URL.search(text)
     if found is None:
-        return _OTHER_FORM if _LOGIN.search(text) else None
+        return _OTHER_FORM if _LOGIN.search(text) or _SETTING.search(text) else None
     url = found[1]
     if url.lower().startswith("postgres"):
         at_step = _AT_STEP.fullmatch(url)
         return None if is_plain_postgres(at_step[1] if at_step else url) else _DATABASE_FORM
     if url.startswith("sqlite:///"):
         return _OTHER_FORM if set("?#") & set(url) else None
-    return _OTHER_FORM if set("@?#") & set(unquote(url)) else None
+    return _OTHER_FORM if set("@?#;&=") & set(unquote(url)) else None
 
 
 def is_plain_postgres(url: str) -> bool:

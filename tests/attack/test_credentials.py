@@ -50,6 +50,12 @@ SERVERS = [
         "me:SECRET@h:80/",
     ),
 ]
+SETTINGS = [
+    "host=h password=SECRET",
+    "jdbc:postgresql://h/db?password=SECRET",
+    "http://h/a;token=SECRET",
+    "x://h/a&b=SECRET",
+]
 HARMLESS = [
     *(
         PG + rest
@@ -89,7 +95,7 @@ def main_of(words):
     return main(words)
 
 
-@pytest.mark.parametrize("url", DATABASES + SERVERS)
+@pytest.mark.parametrize("url", DATABASES + SERVERS + SETTINGS)
 def test_a_url_with_a_secret_is_refused_by_every_command(capfd, url):
     for command in COMMANDS:
         status, said = output(capfd, [word.format(url) for word in command])
