@@ -59,13 +59,19 @@ def test_a_choice_is_made_anew_for_each_run(monkeypatch):
     assert platform.choose("auto", 0.0) == "cpu"
 
 
-def test_workers_are_told_the_device_and_what_a_cpu_host_needs():
+@pytest.fixture
+def from_here(monkeypatch):
+    """This process looks for modules in the current folder."""
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+
+
+def test_workers_are_told_the_device_and_what_a_cpu_host_needs(from_here):
     platform.choose("cpu", 0.0)
     assert platform.worker_env() == {platform.DEVICE_ENV: "cpu", guard.TRUST_ENV: "0"} | platform.CPU_ENV
     assert platform.worker_env()["OMP_NUM_THREADS"] == "1"
 
 
-def test_workers_on_a_gpu_host_are_told_nothing_else():
+def test_workers_on_a_gpu_host_are_told_nothing_else(from_here):
     os.environ["OMP_NUM_THREADS"] = "3"
     platform.choose("cuda", 0.0)
     assert platform.worker_env() == {platform.DEVICE_ENV: "cuda", guard.TRUST_ENV: "0"}

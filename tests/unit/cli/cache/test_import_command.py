@@ -71,7 +71,7 @@ def test_worked_solutions_become_the_initial_cache_of_a_run(data, tmp_path, caps
     with PathCache.open_to_read(f"sqlite:///{tmp_path}/run/checkpoints/rpo_cache.db") as cache:
         assert cache.initialised and cache.latest_step == 0 and cache.count() == 6
         assert all(path.score == 1.0 and path.token_ids[-1] == 1 for path in cache.iter_paths())
-        assert set(cache.fingerprints) == {"data", "tokenizer", "template", "base model"}
+        assert set(cache.fingerprints) == {"data", "tokenizer", "template", "base model", "weights"}
 
     assert main(["cache", "import", f"{data}:worked", *map(str, words)]) == 1
     assert "is complete already" in capsys.readouterr().err
