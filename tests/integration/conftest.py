@@ -236,6 +236,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Tr
             held_out = write_dataset("main", folder / "data", 1, 8, seed=0)[1]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("WANDB_MODE", "offline")
+                patch.setenv("WANDB_API_KEY", "0" * 40)
                 patch.setenv("WANDB_DIR", str(folder))
                 run = run_training(
                     folder,
@@ -244,7 +245,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Tr
                     eval__dataset=held_out,
                     logger__tensorboard_dir=folder / "tensorboard",
                     logger__wandb__run_name="run",
-                    logger__wandb__key="0" * 40,
+                    logger__wandb__key="on",
                 )
             done.write_text(json.dumps([run.status, run.output]))
     return TrainingRun(folder, *json.loads(done.read_text()))
