@@ -40,7 +40,7 @@ def read_rows(file: Path, columns: list[str] | None = None) -> Iterator[Row]:
     read = _read_parquet if _suffix(file) in PARQUET else _read_jsonl
     try:
         yield from read(file, columns)
-    except (OSError, pa.ArrowException, ValueError, LookupError) as error:  # also values that Python has no type for
+    except (OSError, pa.ArrowException, OverflowError, LookupError, ValueError) as error:
         raise ExchangeError(f"{file} cannot be read: {error}") from error
 
 

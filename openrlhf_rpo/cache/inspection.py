@@ -13,9 +13,9 @@ from typing import cast
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, cure_of, readable_errors
-from openrlhf_rpo.cache.migrations import schema_state
+from openrlhf_rpo.cache.migrations import schema_state, upgrade
 from openrlhf_rpo.cache.session import make_engine, place
-from openrlhf_rpo.cache.sqlite import check_length, structure_damages
+from openrlhf_rpo.cache.sqlite import check_length, memory_copy, structure_damages
 from openrlhf_rpo.cache.upkeep import Progress, bad_values, damages
 
 AT_ONCE = 16 * 2**20
@@ -42,9 +42,10 @@ class Inspection:
         self._thread = threading.Thread(target=self._run, name="inspection of the path cache", daemon=True)
         if file is None or not file.exists() or self._is_empty(file):
             return
-        log = file.with_name(file.name + "-wal")
+        parts = (file, file.with_name(file.name + "-wal"))
+        self._small = sum(part.stat().st_size for part in parts if part.exists()) <= AT_ONCE
         self._thread.start()
-        if not self._is_current or sum(part.stat().st_size for part in (file, log) if part.exists()) <= AT_ONCE:
+        if self._small or not self._is_current:
             self.wait()
 
     def need_sound(self) -> None:
@@ -102,6 +103,8 @@ class Inspection:
                 self._connection = cast(sqlite3.Connection, connection.connection.driver_connection)
                 of_rows = damages(session, self._progress, decode=False) if self._is_current else bad_values(session)
                 findings = structure_damages(connection) or list(of_rows)
+                if not findings and not self._is_current and self._small:
+                    self._try_upgrade(self._connection)
         finally:
             self._connection = None
             engine.dispose()
@@ -109,6 +112,15 @@ class Inspection:
             return None
         more = f", and {len(findings) - 1} more (openrlhf-rpo cache verify)" if len(findings) > 1 else ""
         return CacheCorrupt(f"Path cache {self._where} is damaged: {findings[0]}{more}. {cure_of(self._where)}")
+
+    def _try_upgrade(self, connection: sqlite3.Connection) -> None:
+        """Upgrade a copy: tables that are not of their revision raise, too. Only for a small file, because of the memory."""
+        engine = memory_copy(connection)
+        try:
+            with engine.begin() as copy:
+                upgrade(copy, self._where)
+        finally:
+            engine.dispose()
 
     def _progress(self, done: int, total: int) -> None:
         self._done, self._total = done, total

@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
+from sqlalchemy import URL, Connection, Engine, MetaData, StaticPool, create_engine, event
 
 from openrlhf_rpo import durable
 from openrlhf_rpo.cache.columns import shown
@@ -154,6 +154,14 @@ def backup(engine: Engine, target: pathlib.Path) -> None:
         with contextlib.closing(engine.raw_connection()) as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
             cast(sqlite3.Connection, source.driver_connection).backup(copy)
         make_one_file(temporary)
+
+
+def memory_copy(connection: sqlite3.Connection) -> Engine:
+    """An engine for a copy of the database in memory."""
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    copy.text_factory = _text
+    connection.backup(copy)
+    return create_engine("sqlite://", creator=lambda: copy, poolclass=StaticPool)
 
 
 def make_one_file(file: pathlib.Path) -> None:

@@ -95,10 +95,20 @@ _KEPT_VALUES = {"rpo.cut.fresh_share": 0.0, "rpo.replay.by": "batch", "rpo.advan
 def translated(stored: Mapping[str, str]) -> dict[str, str]:
     """A run's stored options (name -> JSON) under today's names; those of the current version are returned unchanged.
 
-    ``rpo.method`` is "none of this version" when no current method does what the run did.
+    ``rpo.method`` is "none of this version" when no current method does what the run did. Raises UsageError for options that
+    no version stored together.
     """
     if "rpo.cut.rule" not in stored:
         return dict(stored)
+    try:
+        return _translated(stored)
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"the options stored in the cache are of no version (at {error}): use another --ckpt.path"
+        ) from error
+
+
+def _translated(stored: Mapping[str, str]) -> dict[str, str]:
     was = {name: json.loads(value) for name, value in stored.items()}
     method = _former_method(was)
     now = {_RENAMED.get(name, name): value for name, value in was.items() if name not in FORMER or name in _RENAMED}

@@ -43,11 +43,13 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     check_reward(args, config)
     _check_writable(args.ckpt.path, "--ckpt.path")
     _check_writable(args.ckpt.output_dir, "--ckpt.output_dir")
+    new = not args.ckpt.load_enable and PathCache.is_missing(cache_url(args))
+    source = check_import(args, questions, tokenizer) if new else None  # first: a refused source leaves no empty cache
     check_cache(args, questions, tokenizer)
     if warning := not_verifiable(cache_url(args), config):
         print(f"Warning: {warning}", flush=True)
-    if said := check_import(args, questions, tokenizer):
-        print(said, flush=True)
+    if source := source or check_import(args, questions, tokenizer):
+        print(source, flush=True)
 
 
 def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str, list[str]]:

@@ -1,5 +1,6 @@
 """``openrlhf-rpo watch``: a run in the browser while it trains."""
 
+import shlex
 import signal
 import sys
 from argparse import Namespace
@@ -25,7 +26,7 @@ def watch(args: Namespace) -> int:
     if one.url is None:
         raise UsageError(
             f"{args.runs[0]} holds event files only, as a plain run leaves them: watch it with `tensorboard --logdir "
-            f"{one.events}`, or write a report of it"
+            f"{shlex.quote(str(one.events))}`, or write a report of it"
         )
     run = live_run(names([one])[0], one.text, args.tokenizer)
     if PathCache.is_missing(one.url):

@@ -17,6 +17,9 @@ from openrlhf_rpo.cache.codec import MOST_TOKENS, encode_token_ids
 from openrlhf_rpo.cache.errors import CacheError, CacheLocked
 from openrlhf_rpo.cache.models import Base, checksum_of
 from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.durable import replacing
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.launch.former import translated
 from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
 from tests.attack.conftest import contents
 
@@ -137,10 +140,7 @@ def test_a_forged_value_is_found_by_verify_and_used_by_nothing(refused, file, ca
     readers = (["info"], ["stats"], ["history", "q"], ["show", "q"])
     assert all(main(["cache", name, str(file), *rest]) in (0, 1) for name, *rest in readers)
     assert "Traceback" not in capfd.readouterr().err and contents(file.parent) == before
-    if values.keys() & {
-        "token_ids",
-        "log_probs",
-    }:  # opening to write checks a path's checksum, and only reading it decodes it
+    if values.keys() & {"token_ids", "log_probs"}:  # opening checks the checksum of a path, and only reading decodes it
         assert "damaged" in refused("cache", "export", file, file.parent / "paths.jsonl", "--step", 2)
     else:
         assert "damaged" in refused("cache", "prune", file, 1, "--yes")
@@ -178,6 +178,8 @@ SCHEMAS = {
     "no unique index": ["DROP INDEX ix_paths_question_slot_step"],
     "a later version": ["UPDATE alembic_version SET version_num = '\x1b[2J9'"],
     "a version in bytes": ["UPDATE alembic_version SET version_num = x'ff'"],
+    "an earlier version": ["UPDATE alembic_version SET version_num = '0003'"],
+    "the first version": ["UPDATE alembic_version SET version_num = '0001'"],
     "two versions": ["INSERT INTO alembic_version VALUES ('0002')"],
     "no version": ["DELETE FROM alembic_version"],
 }
@@ -189,6 +191,11 @@ def test_another_schema_is_refused(refused, file, name):
     for words in (("verify",), ("info",), ("prune", 1, "--yes")):
         refused("cache", words[0], file, *words[1:])
     refused("report", file, "--out", file.parent / "report.html")
+
+
+def test_stored_options_of_no_version_are_refused():
+    with pytest.raises(UsageError, match="of no version"):
+        translated({"rpo.cut.rule": '["uniform"]'})
 
 
 def pipe(file: File) -> None:
@@ -277,6 +284,17 @@ def test_the_cure_follows_no_forged_name_of_a_checkpoint(refused, file, named):
     (file.parent / "_actor" / "latest").write_text(named)
     forge(file, "paths", PATH, score="good")
     assert "start over" in refused("cache", "prune", file, 1, "--yes")
+
+
+def test_two_writers_of_one_file_put_a_whole_one_in_place(tmp_path):
+    target = tmp_path / "latest"
+    with replacing(target) as first:
+        first.write_text("one")
+        with replacing(target) as second:
+            second.write_text("two")
+            assert first.read_text() == "one"
+        assert target.read_text() == "two"
+    assert target.read_text() == "one" and list(tmp_path.iterdir()) == [target]
 
 
 def test_a_reader_leaves_nothing_behind(file):

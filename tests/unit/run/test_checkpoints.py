@@ -197,3 +197,51 @@ def test_a_probe_is_below_the_folder_while_somebody_looks_and_leaves_nothing(tmp
     with Checkpoints(str(tmp_path), 3, float("inf")).probe() as file:
         assert [str(path) for path in tmp_path.iterdir()] == [file]
     assert list(tmp_path.iterdir()) == []
+
+
+# ── Damage ──
+
+DAMAGED = [
+    "",
+    "{",
+    "[" * 100_000,
+    "5",
+    "{}",
+    '{"metric_value": "0.9"}',
+    '{"metric_value": NaN}',
+    '{"metric_value": [1]}',
+    "\xff",
+]
+
+
+@pytest.mark.parametrize("text", [*DAMAGED, '{"metric_value": 1' + "0" * 400 + "}"], ids=lambda text: text[:20])
+def test_a_damaged_metric_counts_as_none_and_is_said(make, tmp_path, capsys, text):
+    for step, metric in ((2, 0.9), (4, 0.1), (6, 0.2)):
+        publish(make(max_num=3), f"global_step{step}", metric)
+    (tmp_path / "_actor" / "global_step2" / "metric.json").write_text(text, encoding="latin-1")
+    publish(make(max_num=3), "global_step8", 0.3)
+    assert tags(tmp_path) == {"global_step4", "global_step6", "global_step8"}
+    assert "metric.json is damaged" in capsys.readouterr().out
+
+
+def test_a_critics_checkpoint_without_the_actors_goes_with_the_next_pruning(make, tmp_path):
+    for step in (2, 4):
+        publish(make(max_num=3), f"global_step{step}", groups=("_actor", "_critic"))
+    shutil.rmtree(tmp_path / "_actor" / "global_step2")  # as a process killed in between leaves it
+    publish(make(max_num=3), "global_step6", groups=("_actor", "_critic"))
+    assert tags(tmp_path, "_critic") == tags(tmp_path) == {"global_step4", "global_step6"}
+
+
+@pytest.mark.parametrize("named", ["../../../etc", "global_step", "global_step" + "9" * 5000, "\x1b[2J", "best"], ids=repr)
+def test_a_latest_that_names_no_checkpoint_is_refused(make, tmp_path, named):
+    publish(make(), "global_step2")
+    (tmp_path / "_actor" / "latest").write_text(named)
+    with pytest.raises(UsageError, match="which is no checkpoint"):
+        make().settle()
+
+
+def test_a_latest_that_is_no_text_is_refused(make, tmp_path):
+    publish(make(), "global_step2")
+    (tmp_path / "_actor" / "latest").write_bytes(bytes(range(128, 256)) * 100)
+    with pytest.raises(UsageError, match="which is no checkpoint"):
+        make().latest()
