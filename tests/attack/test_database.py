@@ -267,13 +267,13 @@ def test_a_folder_that_is_a_link_admits_no_second_writer(file, tmp_path):
         PathCache.open(f"sqlite:///{file}")
 
 
-def test_a_printed_command_can_be_pasted_whatever_the_path(refused, tmp_path, sound):
+def test_a_printed_command_can_be_pasted_whatever_the_path(refused, tmp_path, sound, monkeypatch):
     file = tmp_path / "my run; touch pwned $(id)" / "rpo_cache.db"
     file.parent.mkdir()
     file.write_bytes(sound)
     forge(file, "paths", PATH, score="good")
     said = refused("cache", "prune", file, 1, "--yes")
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     assert os.system(said.split("`")[1]) == 0
     assert not file.exists() and not (tmp_path / "pwned").exists()
 
