@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from openrlhf_rpo.errors import UsageError
 _DEEPEST = 60  # pyarrow's types nest up to 64 deep
 _LONGEST_LINE = 2**26  # bytes
 _LONGEST_ARRAY = 2**28  # bytes; the whole of it is in memory several times
+_READERS_RAISE = (OSError, ValueError, RuntimeError, LookupError, TypeError, pickle.UnpicklingError)
 
 
 class _Bad(Exception):
@@ -35,7 +37,7 @@ def readable(names: Sequence[str], flag: str = "") -> Iterator[None]:
         raise UsageError(f"{shown}: the data set is empty") from error
     except (DatasetNotFoundError, ConnectionError) as error:
         raise UsageError(f"{shown}: {_not_fetched(names, error)}") from error
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, DatasetsError) as error:  # all that its readers raise
+    except (*_READERS_RAISE, DatasetsError) as error:
         cause = error.__cause__ or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         raise UsageError(f"{shown}: cannot be read: {reason}") from error
