@@ -126,7 +126,9 @@ def test_a_run_of_the_former_options_goes_on_as_the_method_that_it_was(tmp_path,
     with before:
         records = before.records()
     assert '--rpo.method was "verify", now "rpo"' in refused(training_command(tmp_path, 2, **options), capsys)
-    resumed = run_training(tmp_path, 2, **options, rpo__method="verify")
+    options["rpo__method"] = "verify"
+    assert "--rpo.replay.share was 0.85, now 0.75" in refused(training_command(tmp_path, 2, **options), capsys)
+    resumed = run_training(tmp_path, 2, **options, rpo__replay__share=0.85)
     assert resumed.status == 0, resumed.output[-3000:]
     assert "Resumed at step 2" in resumed.output
     with resumed.cache() as cache:
