@@ -22,7 +22,7 @@ test: env ## all tests that need no GPU, but for the long ones
 	.venv/bin/python -m pytest tests -m "not gpu and not long" $(IN_PARALLEL)
 	@echo "make test: all tests passed"
 
-long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies, kills at random moments
+long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies
 	.venv/bin/python -m pytest tests -m long $(IN_PARALLEL) -v
 	@echo "make long: all tests passed"
 

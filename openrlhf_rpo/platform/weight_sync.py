@@ -4,6 +4,7 @@ Upstream (``openrlhf/trainer/ray/ppo_actor.py``, ``vllm_worker_wrap.py``) uses N
 CPU linear layers pack their weights after loading and drop the loader, so the whole model is reloaded from one iterator.
 """
 
+import os
 import socket
 from typing import Any
 
@@ -80,6 +81,8 @@ def patch_engine(module: Any) -> None:
         longest = kwargs.get("max_model_len") or 0
         kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, longest)}
         kwargs.pop("gpu_memory_utilization", None)
+        if kwargs.get("enforce_eager"):
+            os.environ["TORCHDYNAMO_DISABLE"] = "1"  # else vLLM compiles the rank of a token, which nobody reads: 3 seconds
         await start(self, *args, **kwargs)
 
     async def receive_weights(self: Any, layout: list[tuple[str, str, list[int]]]) -> None:

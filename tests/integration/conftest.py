@@ -264,11 +264,15 @@ def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "RAY_ADDRESS" not in os.environ
 
 
+# The longest first, so that all test processes end together; the second one needs no finished run, which the first makes.
+LONG = ["faults", "studies", "two_nodes", "options", "methods", "resume", "import", "ray_job", "shared_prefix", "model_code"]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything here starts Ray (``-m "not ray"`` leaves it out) and takes long, so it goes first.
 
     One test process makes the finished run. The other shows with quick tests that something moves, then takes the files
-    that need no finished run, the longest one first, then all take the rest.
+    that need no finished run, then all take the rest. The long tests' files have an order of their own.
     """
     here = Path(__file__).parent
     ours = [item for item in items if item.path.parent == here]
@@ -280,8 +284,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def turn(item: pytest.Item) -> int:
         if item.path.parent != here:
             return 1 if item.path.parent.name == "algo" else 4
-        if item.path.name == "test_two_nodes.py":
-            return 1
+        if item.get_closest_marker("long"):
+            return LONG.index(item.path.stem.removeprefix("test_"))
         return 2 if item.path not in need else 0 if item.path == need[0] else 3
 
     items.sort(key=turn)

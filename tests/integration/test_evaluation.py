@@ -151,6 +151,16 @@ def test_lighteval_judges_expressions_and_not_the_wording(lighteval):
     assert judge.judge(lighteval, rows) == [[1, 1, 0, 0], [1, 0, 0, 1]]
 
 
+def test_the_judging_process_runs_no_code_from_the_current_folder_or_from_answers(lighteval, tmp_path, monkeypatch):
+    made = f"open({str(tmp_path / 'trace')!r}, 'w')"
+    for module in ("json", "numpy", "datasets", "lighteval", "sympy", "train", "questions", "openrlhf_rpo"):
+        (tmp_path / f"{module}.py").write_text(made)
+    monkeypatch.chdir(tmp_path)
+    answers = [f"\\boxed{{{made}}}", f"${made}$", f"\\boxed{{\\text{{{made}}}}}"]
+    assert judge.judge(lighteval, [judge.Answered("1+1?", "2", [*answers, "\\boxed{2}"])]) == [[0, 0, 0, 1]]
+    assert not (tmp_path / "trace").exists()
+
+
 def test_an_evaluation_that_lighteval_judges(lighteval, opened, data, tmp_path):
     """Its scores stand where the reward's stood, which stay beside them; on the testbed the two agree on every answer.
 

@@ -49,7 +49,7 @@ PLANTS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "rpo"), [("auto_map", "true"), ("custom_generate", "true"), ("auto_map", "false")])
+@pytest.mark.parametrize(("name", "rpo"), [("custom_generate", "true"), ("auto_map", "false")])
 def test_no_process_of_a_run_runs_code_that_came_after_the_check(tmp_path, name, rpo):
     model = Path(shutil.copytree(model_dir("main"), tmp_path / "copy"))
     for module in ("own", *SHADOWED):

@@ -1,11 +1,8 @@
 """A run that is killed goes on from its last checkpoint as if it had never stopped: every row, every weight."""
 
 import fcntl
-import json
 import os
 import sqlite3
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -15,8 +12,6 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.upstream import STAGING
 
 from .conftest import TrainingRun, refused, run_training, run_until, training_command
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted(
@@ -134,13 +129,3 @@ def test_a_run_of_the_former_options_goes_on_as_the_method_that_it_was(tmp_path,
     with resumed.cache() as cache:
         assert cache.records()[:2] == records and [r.step for r in cache.records()] == [1, 2, 3, 4]
         assert cache.records()[-1].metrics["rpo/prefix_tokens"] > 0  # what the former code stored is continued
-
-
-@pytest.mark.long
-def test_kills_at_random_moments_change_nothing(tmp_path) -> None:
-    """The short version of the benchmark: bulk initial cache, two episodes, checkpoints, evaluations."""
-    command = [sys.executable, "-m", "lab.bench", "kill-resume", "--quick", "--kills", "1", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert (done.returncode, result["differences"], result["failed_resumes"]) == (0, 0, 0), done.stdout[-3000:]
-    assert result["kills"] >= 1

@@ -5,16 +5,19 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 
 from lab.attempt import title_of
+from lab.testbed import model_dir
 from openrlhf_rpo.platform.cpu import free_port
 
 from .conftest import kill_tree, ray_node, run_acting, run_training
 
 pytestmark = pytest.mark.long
+STEP_2 = "checkpoints/_actor/global_step2"
 TWO_ENGINES = {"vllm__num_engines": 2}  # Ray packs them on the node that has room for both
 
 
@@ -33,11 +36,13 @@ def actors_on(node: psutil.Process) -> list[str]:
     return sorted(title for title in titles if title.startswith("ray::_RPO"))
 
 
-def test_a_run_outlives_its_engines_node_and_its_drivers_disk(finished_run, same_options, tmp_path, monkeypatch) -> None:
-    """The node dies after step 3; on a new one, with an empty disk for the cache, the run goes on from checkpoint 2.
+def test_a_run_outlives_its_engines_node_and_goes_on_elsewhere(finished_run, same_options, tmp_path, monkeypatch) -> None:
+    """The node dies after step 3. The run goes on from checkpoint 2 with a new one, and where data, model and the
+    checkpoint's folder lie elsewhere and nothing else is there.
 
     The command's folder is not the nodes': its relative paths mean the same everywhere.
     """
+    begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
     options = {**same_options, **TWO_ENGINES, "ckpt__path": "checkpoints", "ckpt__output_dir": "model"}
     places = {}
     with head(1, monkeypatch) as (address, driver):
@@ -47,23 +52,27 @@ def test_a_run_outlives_its_engines_node_and_its_drivers_disk(finished_run, same
                 places.update(here=actors_on(driver), there=actors_on(psutil.Process(engines.pid)))
                 kill_tree(engines.pid)
 
-            monkeypatch.chdir(tmp_path)
-            cut = run_acting(tmp_path, 3, {"step 3/6": die}, **options, rpo__cache__url="sqlite:///disk1/cache.db")
+            begun.mkdir()
+            monkeypatch.chdir(begun)
+            cut = run_acting(begun, 3, {"step 3/6": die}, **options, rpo__cache__url="sqlite:///disk/cache.db")
         expected = {"here": ["ray::_RPOPolicyActor", "ray::_RPOTrainer"], "there": ["ray::_RPOEngine"] * 2}
         assert places == expected, cut.output[-3000:]
         assert cut.status == 1, cut.output[-3000:]
         assert cut.seconds < 60
         said = cut.output[cut.output.rindex("\nerror: ") + 1 :]
         assert said.startswith("error: a vLLM engine died with its node ("), said
-        assert f"committed steps in {tmp_path}/disk1/cache.db; checkpoint: global_step2 below {tmp_path}/checkpoints" in said
+        assert f"committed steps in {begun}/disk/cache.db; checkpoint: global_step2 below {begun}/checkpoints" in said
 
+        left = Path(shutil.copytree(begun / "checkpoints" / "_actor" / "global_step2", elsewhere / STEP_2))
+        left.with_name("latest").write_text("global_step2")
+        again = {**same_options, **TWO_ENGINES, "ckpt__load_enable": True}
+        again["actor__model_name_or_path"] = shutil.copytree(model_dir("main"), tmp_path / "base")
+        again["eval__dataset"] = shutil.copy(finished_run.folder / "data" / "heldout.jsonl", tmp_path)
         with ray_node(f"--address={address}", "--num-cpus=2"):
-            again = {**options, "rpo__cache__url": "sqlite:///disk2/cache.db", "ckpt__load_enable": True}
-            resumed = run_training(tmp_path, 3, **again)
+            resumed = run_training(elsewhere, 3, **again)
     assert resumed.status == 0, resumed.output[-3000:]
     assert "restoring the copy beside the checkpoint" in resumed.output
     assert "Resumed at step 2" in resumed.output
-    shutil.copy(tmp_path / "disk2" / "cache.db", tmp_path / "checkpoints" / "rpo_cache.db")  # where the other run has it
     assert resumed.differences(finished_run) == []
 
 
