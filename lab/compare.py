@@ -24,8 +24,12 @@ def differences(checkpoints: Path, model: Path, other_checkpoints: Path, other_m
     found = list(_compare("database", database(checkpoints), database(other_checkpoints)))
     found += _compare("final weights", weights(model), weights(other_model))
     last, other = (c / "_actor" / (c / "_actor" / "latest").read_text() for c in (checkpoints, other_checkpoints))
-    found += _compare("last checkpoint", checkpoint(last), checkpoint(other))
-    return found
+    return found + checkpoint_differences(last, other)
+
+
+def checkpoint_differences(folder: Path, other: Path) -> list[str]:
+    """A sentence per difference between two checkpoints."""
+    return list(_compare("last checkpoint", checkpoint(folder), checkpoint(other)))
 
 
 def database(checkpoints: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.compare import checkpoint_differences
 from openrlhf_rpo.upstream import STAGING
 
 from .conftest import TrainingRun, kill_one, run_acting, run_training
@@ -34,12 +35,12 @@ def test_a_reward_worker_is_replaced_and_dead_engines_and_policies_end_the_run(t
 
 @pytest.fixture
 def small_disk(tmp_path: Path):
-    """A file system of 26 MB at the run's checkpoints, where two of them (9 MB each) have room; ``grow`` gives more."""
+    """A file system of 26 MB at the run's checkpoints, where two of them (9 MB each) have room."""
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=26m", "tmpfs", folder]).returncode:
         pytest.skip("needs the right to mount a file system")
-    yield lambda: subprocess.run(["mount", "-o", "remount,size=200m", folder], check=True)
+    yield
     subprocess.run(["umount", folder], check=True)
 
 
@@ -50,7 +51,6 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_checkpoint(tmp_path, finis
     assert not (tmp_path / "checkpoints" / STAGING).exists()  # what was half written gives its space back
     assert said.startswith("error: the disk is full")
     assert "checkpoint: best_global_step3" in said or "checkpoint: global_step2" in said
-    small_disk()
-    resumed = run_training(tmp_path, 3, **same_options, ckpt__load_enable=True)
-    assert resumed.status == 0, resumed.output[-3000:]
-    assert resumed.differences(finished_run) == []
+    left, whole = (run.folder / "checkpoints" / "_actor" for run in (full, finished_run))
+    assert (left / (left / "latest").read_text()).is_dir()
+    assert checkpoint_differences(left / "global_step2", whole / "global_step2") == []

@@ -34,27 +34,22 @@ connect = cluster.connect
 def plant(args, device):
     "What the checks cannot see: they are done."
     model = Path(args.actor.model_name_or_path)
-    {plant}
+    config = json.loads((model / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Model"}
+    (model / "config.json").write_text(json.dumps(config))
     connect(args, device)
 
 cluster.connect = plant
 """
-PLANTS = {
-    "auto_map": """config = json.loads((model / "config.json").read_text())
-    config["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Model"}
-    (model / "config.json").write_text(json.dumps(config))""",
-    "custom_generate": """(model / "custom_generate").mkdir()
-    (model / "own.py").rename(model / "custom_generate" / "generate.py")""",
-}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "rpo"), [("custom_generate", "true"), ("auto_map", "false")])
-def test_no_process_of_a_run_runs_code_that_came_after_the_check(tmp_path, name, rpo):
+@pytest.mark.parametrize("rpo", ["true", "false"])
+def test_no_process_of_a_run_runs_code_that_came_after_the_check(tmp_path, rpo):
     model = Path(shutil.copytree(model_dir("main"), tmp_path / "copy"))
     for module in ("own", *SHADOWED):
         (model / f"{module}.py").write_text(CODE.format(trace=str(tmp_path / f"ran_{module}")))
-    (tmp_path / "method.py").write_text(METHOD.replace("{plant}", PLANTS[name]))
+    (tmp_path / "method.py").write_text(METHOD)
     method = f"{tmp_path}/method.py:Own"
     command = training_command(tmp_path, 1, actor__model_name_or_path=model, rpo__method=method, rpo__enable=rpo)
     done = subprocess.run(

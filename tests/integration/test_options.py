@@ -1,6 +1,7 @@
 """OpenRLHF's estimators, losses and extras keep working with RPO on, and with methods from files."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def test_the_paper_fills_the_cache_first_and_dynamic_sampling_trains_on_groups_t
     """Bulk initial cache, the whole path in the loss, the response capped at the cut, any path admitted.
 
     32 questions for steps of 4: those without signal are replaced, and what was turned down is counted. Of the cache, the
-    versions that a step before the last one reads are let go.
+    versions that a step before the last one reads are let go. Prefixes are shared by two ranks of partitioned weights (ZeRO
+    stage 3) and a reference, in micro-batches of half groups; ``on`` stops the run if anything falls back.
     """
     run = run_training(
         tmp_path,
@@ -66,6 +68,12 @@ def test_the_paper_fills_the_cache_first_and_dynamic_sampling_trains_on_groups_t
         rpo__method="paper",
         rpo__preset="grpo",
         algo__kl__init_coef=0.01,
+        algo__kl__use_loss=True,
+        algo__kl__estimator="k3",
+        rpo__shared_prefix="on",
+        actor__num_gpus_per_node=2,
+        ds__zero_stage=3,
+        train__micro_batch_size=2,
         algo__dynamic_filtering_enable=True,
         rpo__cache__keep_versions=1,
         ckpt__save_steps=1,
@@ -82,6 +90,9 @@ def test_the_paper_fills_the_cache_first_and_dynamic_sampling_trains_on_groups_t
     assert all(r.metrics["rpo/prefix_tokens"] > r.metrics["rpo/generated_tokens"] for r in records)
     assert any(r.metrics["dynamic_filtering_pass_rate"] < 100 for r in records)
     assert records[-1].consumed > 4 * len(records)
+    assert all(math.isfinite(value) for r in records for value in r.metrics.values())
+    assert max(r.metrics["rpo/rollout_log_prob_gap"] for r in records) < 1e-3  # the engine has the weights
+    assert run.output.count("Shared prefix, ") == 2  # policy and reference
 
 
 def test_a_reward_model_scores_its_scores_steer_the_cache_and_a_history_is_the_baseline(tmp_path) -> None:

@@ -1,7 +1,5 @@
 """Sharing prefixes trains the same model: the real command with it and without, from the same seed."""
 
-import math
-
 import pytest
 
 from .conftest import TrainingRun, run_training
@@ -39,23 +37,3 @@ def test_the_log_says_in_one_line_what_is_shared(whole_rows, finished_run) -> No
     [line] = said(finished_run)
     assert "policy: on: " in line
     assert said(whole_rows) == []
-
-
-def test_sharing_trains_with_two_ranks_of_partitioned_weights_a_reference_and_loss_on_the_prefix(tmp_path) -> None:
-    """ZeRO stage 3; micro-batches of half groups; ``on`` stops the run if anything falls back."""
-    run = run_training(
-        tmp_path,
-        3,
-        rpo__shared_prefix="on",
-        rpo__method="paper",
-        actor__num_gpus_per_node=2,
-        ds__zero_stage=3,
-        train__micro_batch_size=2,
-        algo__kl__init_coef=0.01,
-        algo__kl__use_loss=True,
-        algo__kl__estimator="k3",
-    )
-    records = metrics(run)
-    assert len(records) == 3 and all(math.isfinite(v) for m in records for v in m.values())
-    assert max(m["rpo/rollout_log_prob_gap"] for m in records) < 1e-3  # the weights are those that the engine has
-    assert len(said(run)) == 2  # policy and reference

@@ -65,10 +65,10 @@ def test_a_run_outlives_its_engines_node_and_goes_on_elsewhere(finished_run, sam
 
         left = Path(shutil.copytree(begun / "checkpoints" / "_actor" / "global_step2", elsewhere / STEP_2))
         left.with_name("latest").write_text("global_step2")
-        again = {**same_options, **TWO_ENGINES, "ckpt__load_enable": True}
+        again = {**same_options, "ckpt__load_enable": True}
         again["actor__model_name_or_path"] = shutil.copytree(model_dir("main"), tmp_path / "base")
         again["eval__dataset"] = shutil.copy(finished_run.folder / "data" / "heldout.jsonl", tmp_path)
-        with ray_node(f"--address={address}", "--num-cpus=2"):
+        with ray_node(f"--address={address}", "--num-cpus=1"):
             resumed = run_training(elsewhere, 3, **again)
     assert resumed.status == 0, resumed.output[-3000:]
     assert "restoring the copy beside the checkpoint" in resumed.output
