@@ -17,6 +17,7 @@ from openrlhf_rpo.option import (
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
+    Bounds,
     add_option,
     check_bounds,
     need,
@@ -45,6 +46,20 @@ class InitOptions:
         importing = self.mode == "import"
         need(self.source or not importing, "init.mode", self.mode, "--rpo.init.source is missing")
         need(importing or not self.source, "init.source", self.source, "it needs --rpo.init.mode import")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions:
+    """Stored paths as drafts of new ones (speculative decoding): the same samples, sooner."""
+
+    mode: str = option(
+        "off",
+        "on: the engines check what a question's stored paths say next, several tokens at a time; auto: where that pays",
+        choices=("auto", "on", "off"),
+        alias="drafts",
+        may_change=True,
+    )
+    tokens: int = option(4, "the longest draft in tokens", bounds=Bounds(1, 128), may_change=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +136,7 @@ class RewardOptions:
 
 GROUPS = {
     "init": InitOptions,
+    "drafts": DraftOptions,
     "shaping": ShapingOptions,
     "advantage": AdvantageOptions,
     "dynamic": DynamicOptions,
@@ -166,6 +182,7 @@ class RPOConfig:
     )
     method: Method = field(default_factory=METHODS["rpo"])
     init: InitOptions = field(default_factory=InitOptions)
+    drafts: DraftOptions = field(default_factory=DraftOptions)
     shaping: ShapingOptions = field(default_factory=ShapingOptions)
     advantage: AdvantageOptions = field(default_factory=AdvantageOptions)
     dynamic: DynamicOptions = field(default_factory=DynamicOptions)

@@ -57,13 +57,14 @@ def option(
     bounds: Bounds | None = None,
     parse: Callable[[str], Any] | None = None,
     may_change: bool = False,
+    alias: str | None = None,
 ) -> Any:
     """A dataclass field that is also a command line option.
 
     ``parse`` converts the argument when the field's type is not enough. ``may_change``: a resumed run may use another
-    value, because sampling and training do not depend on it.
+    value, because sampling and training do not depend on it. ``alias``: ``--rpo.ALIAS`` means the same.
     """
-    known = {"help": help, "choices": choices, "bounds": bounds, "parse": parse, "may_change": may_change}
+    known = {"help": help, "choices": choices, "bounds": bounds, "parse": parse, "may_change": may_change, "alias": alias}
     return field(default=default, metadata=known)
 
 
@@ -89,8 +90,11 @@ def check_bounds(group: Any, names: dict[str, str]) -> None:
 def add_option(parser: argparse._ArgumentGroup, name: str, f: Any, note: str = "") -> None:
     """Add ``--rpo.NAME`` for a field; the help shows ``note`` after the default."""
     assert f.default is not MISSING
+    alias = f.metadata["alias"]
     parser.add_argument(
         f"--rpo.{name}",
+        *([f"--rpo.{alias}"] if alias else []),
+        dest=f"rpo.{name}",
         type=f.metadata["parse"] or (parse_bool if isinstance(f.default, bool) else value_type(f)),
         default=f.default,
         choices=f.metadata["choices"] or None,

@@ -45,7 +45,7 @@ def options_page() -> str:
 
 
 def _table(actions: list[argparse.Action]) -> str:
-    rows = [(_code(a.option_strings[0]), _default(a), _values(a), _help(a)) for a in actions]
+    rows = [(", ".join(map(_code, a.option_strings)), _default(a), _values(a), _help(a)) for a in actions]
     return _markdown(("option", "default", "values", "what it does"), rows)
 
 

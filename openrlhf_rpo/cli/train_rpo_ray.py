@@ -66,13 +66,14 @@ def run(args: SimpleNamespace) -> int:
         return 0
     from openrlhf_rpo.launch.cluster import disconnect, settled
     from openrlhf_rpo.launch.failures import describe, what_is_safe
-    from openrlhf_rpo.rollout.engine import RPOEngine
+    from openrlhf_rpo.rollout.engine import engine_for
     from openrlhf_rpo.trainer import RPOTrainer
     from openrlhf_rpo.training.reference_actor import RPOReferenceActor
     from openrlhf_rpo.training.resumable import RPOCriticActor, RPOPolicyActor
 
     models = {"policy_actor": RPOPolicyActor, "critic_actor": RPOCriticActor, "reference_actor": RPOReferenceActor}
-    replaced = upstream.replaced(RPOEngine, **models, trainer=_OnThisNode(RPOTrainer), logprobs_mode="processed_logprobs")
+    engine, trainer = engine_for(args.rpo.drafts), _OnThisNode(RPOTrainer)
+    replaced = upstream.replaced(engine, **models, trainer=trainer, logprobs_mode="processed_logprobs")
     try:
         with replaced:
             upstream.train(args)

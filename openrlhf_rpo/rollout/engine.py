@@ -2,7 +2,10 @@
 
 import asyncio
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import ray
 from vllm import RequestOutput, SamplingParams
@@ -10,7 +13,8 @@ from vllm.inputs import TokensPrompt
 from vllm.sampling_params import RequestOutputKind
 from vllm.utils import random_uuid
 
-from openrlhf_rpo.rollout.requests import Draft, Generated, Request
+from openrlhf_rpo.rollout.drafts.speculation import GROUP, allow_logit_bias, forget, remember, speculative_config
+from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, Request, ScoreRequest
 from openrlhf_rpo.types import Rejected
 from openrlhf_rpo.upstream import RolloutRayActor
 
@@ -28,22 +32,39 @@ def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed
 
 
 class _RPOEngine(RolloutRayActor):
-    async def generate_group(self, requests: list[Request]) -> list[Generated]:
-        """Generate all samples of a group; vLLM's prefix cache prefills their shared tokens once."""
-        return await asyncio.gather(*(self._generate_one(request) for request in requests))
+    drafts: ClassVar[Mapping[str, Any] | None] = None
+    """The arguments of ``speculative_config``; None: the engine takes no drafts."""
 
-    async def _generate_one(self, request: Request) -> Generated:
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if self.drafts:
+            kwargs |= {"speculative_config": speculative_config(**self.drafts)}
+            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours
+            allow_logit_bias(SamplingParams)
+        await super().__init__(*args, **kwargs)
+
+    async def generate_group(self, group: GroupRequest) -> GeneratedGroup:
+        """Generate all samples of a group; vLLM's prefix cache prefills their shared tokens once."""
+        if not (self.drafts and group.drafts):
+            return GeneratedGroup(await asyncio.gather(*(self._generate_one(request, None) for request in group.samples)))
+        name = random_uuid()
+        await self.llm.collective_rpc(remember, args=(name, group.drafts))
+        key = {GROUP: [name, group.prompt_length]}
+        samples = await asyncio.gather(*(self._generate_one(request, key) for request in group.samples))
+        counts = await self.llm.collective_rpc(forget, args=(name,))
+        return GeneratedGroup(samples, *counts[0])  # workers of one engine draft alike
+
+    async def _generate_one(self, request: Request, drafts: dict[str, Any] | None) -> Generated:
         if request.rejected is None:
-            return await self._complete(request)
+            return await self._complete(request, drafts)
         first = await self._complete(replace(request, max_tokens=1))
         if first.finish_reason == "stop" or request.max_tokens == 1:
             return first
         token_ids, seed = (*request.token_ids, *first.token_ids), request.seed + 1  # do not reuse the first token's noise
         left = replace(request, token_ids=token_ids, max_tokens=request.max_tokens - 1, seed=seed, rejected=None)
-        rest = await self._complete(left)
+        rest = await self._complete(left, drafts)
         return Generated(first.token_ids + rest.token_ids, first.log_probs + rest.log_probs, rest.finish_reason)
 
-    async def _complete(self, request: Request) -> Generated:
+    async def _complete(self, request: Request, drafts: dict[str, Any] | None = None) -> Generated:
         rejected = request.rejected
         params = SamplingParams(
             temperature=request.temperature,
@@ -55,6 +76,7 @@ class _RPOEngine(RolloutRayActor):
             logit_bias=None if rejected is None else {rejected.token_id: math.log(max(rejected.weight, 1e-40))},
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args=drafts,
         )
         final = await self._final(request.token_ids, params)
         if final is None or not final.outputs:
@@ -74,19 +96,27 @@ class _RPOEngine(RolloutRayActor):
             final = output
         return final
 
-    async def score_group(self, drafts: list[Draft]) -> list[tuple[float, ...]]:
-        """The policy's log-probs of each draft's path tokens, at temperature 1."""
-        return await asyncio.gather(*(self._score_one(draft) for draft in drafts))
+    async def score_group(self, paths: list[ScoreRequest]) -> list[tuple[float, ...]]:
+        """The policy's log-probs of each path's tokens, at temperature 1."""
+        return await asyncio.gather(*(self._score_one(path) for path in paths))
 
-    async def _score_one(self, draft: Draft) -> tuple[float, ...]:
+    async def _score_one(self, path: ScoreRequest) -> tuple[float, ...]:
         # vLLM must generate at least one token, which is not used.
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-        final = await self._final(draft.token_ids, params)
+        final = await self._final(path.token_ids, params)
         if final is None or final.prompt_logprobs is None:
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")
-        first = len(draft.token_ids) - draft.n_tokens
-        scored = zip(draft.token_ids[first:], final.prompt_logprobs[first:], strict=True)
+        first = len(path.token_ids) - path.n_tokens
+        scored = zip(path.token_ids[first:], final.prompt_logprobs[first:], strict=True)
         return tuple(log_probs[token].logprob for token, log_probs in scored)
 
 
 RPOEngine = ray.remote(_RPOEngine)
+
+
+def engine_for(drafts: Any) -> Any:
+    """The engine of a run with these ``--rpo.drafts`` options."""
+    if drafts.mode == "off":
+        return RPOEngine
+    given = {"n_tokens": drafts.tokens, "thrifty": drafts.mode == "auto"}
+    return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), {"drafts": given}))

@@ -1,12 +1,12 @@
 """Distribute groups of requests over all engines, least loaded first, and yield them as they finish."""
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
 import ray
 
-from openrlhf_rpo.rollout.requests import Draft, Generated, Request
+from openrlhf_rpo.rollout.requests import GeneratedGroup, GroupRequest, ScoreRequest
 
 
 class Generator:
@@ -25,22 +25,22 @@ class Generator:
         if self.sleeping:
             ray.get([engine.sleep.remote() for engine in self.engines])
 
-    def generate(self, groups: Sequence[list[Request]]) -> Iterator[tuple[int, list[Generated]]]:
+    def generate(self, groups: Sequence[GroupRequest]) -> Iterator[tuple[int, GeneratedGroup]]:
         """Yield (group index, its samples) in the order in which groups finish."""
         return self._spread(groups, lambda engine, group: engine.generate_group.remote(group))
 
-    def score(self, groups: Sequence[list[Draft]]) -> Iterator[tuple[int, list[tuple[float, ...]]]]:
-        """Yield (group index, log-probs of its drafts' path tokens) in the order in which groups finish."""
+    def score(self, groups: Sequence[list[ScoreRequest]]) -> Iterator[tuple[int, list[tuple[float, ...]]]]:
+        """Yield (group index, log-probs of its paths' tokens) in the order in which groups finish."""
         return self._spread(groups, lambda engine, group: engine.score_group.remote(group))
 
-    def _spread(self, groups: Sequence[list[Any]], call: Callable[[Any, list[Any]], Any]) -> Iterator[tuple[int, Any]]:
+    def _spread(self, groups: Sequence[Sized], call: Callable[[Any, list[Any]], Any]) -> Iterator[tuple[int, Any]]:
         pending = {call(engine, groups[i]): i for i, engine in self._assign(groups)}
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1)
             for ref in ready:
                 yield pending.pop(ref), ray.get(ref)
 
-    def _assign(self, groups: Sequence[list[Any]]) -> Iterator[tuple[int, Any]]:
+    def _assign(self, groups: Sequence[Sized]) -> Iterator[tuple[int, Any]]:
         """Assign each group to the engine with the fewest unfinished samples."""
         unfinished = ray.get([engine.get_num_unfinished_requests.remote() for engine in self.engines])
         loads = [(load, i) for i, load in enumerate(unfinished)]

@@ -1,5 +1,6 @@
 """What the controller exchanges with an engine. Does not import vLLM, which only engine processes load."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openrlhf_rpo.types import Rejected
@@ -21,6 +22,19 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """The samples of a group to generate; ``drafts``: stored paths of the question, newest first, each the bytes of
+    its token ids (int32)."""
+
+    samples: Sequence[Request]
+    prompt_length: int
+    drafts: Sequence[bytes] = ()
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
 class Generated:
     """What the engine sampled: token ids (with the end token), their log-probs, and "stop" or "length"."""
 
@@ -30,7 +44,16 @@ class Generated:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class GeneratedGroup:
+    """The samples of a group, and how many tokens were drafted for them and accepted."""
+
+    samples: list[Generated]
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
     """A stored path to score: ``token_ids`` = prompt ids + path ids; the last ``n_tokens`` are the path's."""
 
     token_ids: tuple[int, ...]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from openrlhf_rpo.algo.draws import keyed_generator, request_seed
@@ -15,7 +16,7 @@ from openrlhf_rpo.algo.shaping import shape_rewards
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.rollout.generation import Generator
-from openrlhf_rpo.rollout.requests import Draft, Generated, Request
+from openrlhf_rpo.rollout.requests import Generated, GroupRequest, Request, ScoreRequest
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.run.phases import PhaseClock
@@ -57,6 +58,7 @@ class Rollout:
         self.seed = args.train.seed
         self.max_len = args.data.max_len
         self.clock = PhaseClock()
+        self.drafted = self.accepted = 0  # tokens since ``draft_metrics`` was called
         self.sampling = Sampling(
             n_samples=args.rollout.n_samples_per_prompt,
             temperature=args.rollout.temperature,
@@ -79,7 +81,7 @@ class Rollout:
             self.prefixes(q, Cut(p, keyed_generator(self.seed, step, q.question_id, "cut"), known.visits, now))
             for q, known, p, now in zip(questions, stored, paths, scored, strict=True)
         ]
-        groups = self._generate(questions, prefixes, self.sampling, step)
+        groups = self._generate(questions, prefixes, self.sampling, step, drafts=self.drafts(stored))
         return self.score([replace(group, visits=known.visits) for group, known in zip(groups, stored, strict=True)])
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
@@ -106,9 +108,9 @@ class Rollout:
         asked = [i for i, group in enumerate(distinct) if group]
         found: list[dict[int, tuple[float, ...]]] = [{} for _ in paths]
         if asked:
-            drafts = [[self._draft(questions[i], path) for path in distinct[i]] for i in asked]
+            requests = [[self._to_score(questions[i], path) for path in distinct[i]] for i in asked]
             with self.clock("verify"), self.generator as generator:
-                for k, log_probs in generator.score(drafts):
+                for k, log_probs in generator.score(requests):
                     for path, scored in zip(distinct[asked[k]], log_probs, strict=True):
                         found[asked[k]][path.slot] = (*scored, *[-math.inf] * (len(path) - len(scored)))
         return [tuple(now[path.slot] for path in group) for group, now in zip(paths, found, strict=True)]
@@ -118,6 +120,22 @@ class Rollout:
         if not cut.paths:
             return (Prefix(),) * self.sampling.n_samples
         return choose_prefixes(self.config.method, cut, self.max_path_length(question, self.sampling) - 1)
+
+    def drafts(self, stored: Sequence[Stored]) -> list[list[bytes]]:
+        """Every stored path of each question as a draft, the newest first; none with --rpo.drafts off."""
+        if self.config.drafts.mode == "off":
+            return [[] for _ in stored]
+        newest_first = [sorted(known.paths.values(), key=lambda path: -path.step) for known in stored]
+        return [[np.array(path.token_ids, np.int32).tobytes() for path in paths] for paths in newest_first]
+
+    def draft_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
+        """The drafts of a step with these groups."""
+        if self.config.drafts.mode == "off":
+            return {}
+        drafted, accepted = self.drafted, self.accepted
+        self.drafted = self.accepted = 0
+        n_samples = sum(len(group.samples) for group in groups)
+        return {"rpo/drafts/tokens": drafted / n_samples, "rpo/drafts/accepted": accepted / max(1, drafted)}
 
     def sample_bare(
         self,
@@ -170,13 +188,19 @@ class Rollout:
         sampling: Sampling,
         step: int,
         on_group: Callable[[Group], None] = lambda group: None,
+        drafts: Sequence[Sequence[bytes]] | None = None,
     ) -> list[Group]:
         groups: dict[int, Group] = {}
         bar = tqdm(total=len(questions), desc="Generating", unit="group", delay=5, mininterval=5)
         with self.clock("rollout"), bar, self.generator as generator:
-            requests = [self._requests(q, p, sampling, step) for q, p in zip(questions, prefixes, strict=True)]
+            requests = [
+                GroupRequest(self._requests(q, p, sampling, step), len(q.prompt_ids), d)
+                for q, p, d in zip(questions, prefixes, drafts or [()] * len(questions), strict=True)
+            ]
             for i, generated in generator.generate(requests):
-                samples = (_sample(p, g) for p, g in zip(prefixes[i], generated, strict=True))
+                self.drafted += generated.drafted
+                self.accepted += generated.accepted
+                samples = (_sample(p, g) for p, g in zip(prefixes[i], generated.samples, strict=True))
                 group = groups[i] = Group(questions[i], tuple(samples))
                 bar.update()
                 on_group(group)
@@ -196,9 +220,9 @@ class Rollout:
             for i, prefix in enumerate(prefixes)
         ]
 
-    def _draft(self, question: Question, path: Path) -> Draft:
+    def _to_score(self, question: Question, path: Path) -> ScoreRequest:
         token_ids = path.token_ids[: self.max_len - 1 - len(question.prompt_ids)]
-        return Draft((*question.prompt_ids, *token_ids), len(token_ids))
+        return ScoreRequest((*question.prompt_ids, *token_ids), len(token_ids))
 
     def _reward_requests(self, group: Group) -> list[RewardRequest]:
         """As upstream, the query is prompt and path decoded together, with special tokens."""

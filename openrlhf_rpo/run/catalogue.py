@@ -36,6 +36,8 @@ ROLLOUT = {
     "rpo/rollout_log_prob_gap": Figure(
         "", "mean difference between the engine's and the trainer's log-probs of a sample; large when weights are stale"
     ),
+    "rpo/drafts/tokens": Figure("tokens", "proposed by the question's stored paths, per sample, with --rpo.drafts"),
+    "rpo/drafts/accepted": Figure("share", "drafted tokens that were what the policy drew"),
     "rpo/reward_failures_total": Figure("", "rewards that failed since the start of the run"),
 }
 CACHE = {

@@ -17,16 +17,21 @@ from .conftest import TrainingRun, refused, run_training, run_until, training_co
 def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted(
     tmp_path, finished_run, same_options
 ) -> None:
-    """Killed right after step 5 was committed: the checkpoint is of step 4, and step 5 is taken back and repeated."""
+    """Killed right after step 5 was committed: the checkpoint is of step 4, and step 5 is taken back and repeated.
+
+    What is resumed drafts from the cache, what was never interrupted does not: drafts change no bit.
+    """
     killed = run_until(tmp_path, 3, "step 5/6", **same_options)
     assert killed.status == -9
     with killed.cache() as cache:
         assert cache.latest_step >= 5
     (tmp_path / "checkpoints" / STAGING / "_actor" / "global_step6").mkdir(parents=True)  # half of one, never chosen
-    resumed = run_training(tmp_path, 3, **same_options, ckpt__load_enable=True)
+    resumed = run_training(tmp_path, 3, **same_options, ckpt__load_enable=True, rpo__drafts="on")
     assert resumed.status == 0, resumed.output[-3000:]
     assert "Resumed at step 4" in resumed.output
-    assert resumed.differences(finished_run) == []
+    assert [line for line in resumed.differences(finished_run) if "metrics: rpo/drafts/" not in line] == []
+    with resumed.cache() as cache:
+        assert all(record.metrics["rpo/drafts/accepted"] > 0 for record in cache.records()[4:])
     assert not (tmp_path / "checkpoints" / STAGING).exists()
 
 

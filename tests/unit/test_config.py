@@ -27,6 +27,7 @@ REFUSED = {
     "shaping.min": (1.1, math.nan),
     "shaping.max": (0.4, math.nan),
     "dynamic.max_batches": (0,),
+    "drafts.tokens": (0, 129),
     "cache.url": ("cache.db", "postgresql://host/db"),
     "cache.keep_versions": (-1,),
     "reward.weights": ("1,1", "1"),
@@ -43,6 +44,7 @@ ACCEPTED = {
     "shaping.min": (1.0, -1.0),
     "cache.url": ("sqlite:///cache.db", "sqlite:////tmp/cache.db", "postgresql+psycopg://user@host/cache"),
     "cache.keep_versions": (0, 10),
+    "drafts.tokens": (1, 128),
     "reward.on_failure": (-1.0,),
     "reward.max_failure_share": (0.0, 1.0),
 }

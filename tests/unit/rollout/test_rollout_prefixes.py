@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
@@ -9,7 +10,7 @@ from lab.testbed import model_dir
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.launch import options
-from openrlhf_rpo.rollout.requests import Generated
+from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup
 from openrlhf_rpo.rollout.reward_call import RewardResult
 from openrlhf_rpo.rollout.rollout import Rollout
 from openrlhf_rpo.types import CacheDecision, Path, Prefix, Question, Rejected, StepRecord, Visit
@@ -35,9 +36,10 @@ class Engines:
         pass
 
     def generate(self, groups) -> Iterator:
-        self.groups = groups
+        self.asked, self.groups = groups, [group.samples for group in groups]
         for i in reversed(range(len(groups))):
-            yield i, [Generated((7, 8 + j % 2, END), (-1.0, -2.0, -3.0), "stop") for j, _ in enumerate(groups[i])]
+            tokens = [(7, 8 + j % 2, END) for j in range(len(groups[i]))]
+            yield i, GeneratedGroup([Generated(ids, (-1.0, -2.0, -3.0), "stop") for ids in tokens], drafted=10, accepted=4)
 
     def score(self, groups) -> Iterator:
         """The policy of now is sure of the first ten tokens of a path, and has forgotten the eleventh."""
@@ -261,3 +263,26 @@ def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
     [group] = made.roll_out(QUESTIONS[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {7}
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
+
+
+# ── Drafts ──
+
+
+def test_stored_paths_are_drafts_the_newest_first_and_are_counted_over_a_step(rollout):
+    made = rollout(rpo__drafts="on", rpo__drafts__tokens="6")
+    assert made.config.drafts.mode == "on" and made.config.drafts.tokens == 6
+    groups = made.roll_out(QUESTIONS, 2)
+    stored = made.stored([q.question_id for q in QUESTIONS])
+    for asked, question, known in zip(made.generator.asked, QUESTIONS, stored, strict=True):
+        newest = sorted(known.paths.values(), key=lambda path: -path.step)
+        assert [tuple(np.frombuffer(draft, np.int32)) for draft in asked.drafts] == [path.token_ids for path in newest]
+        assert asked.prompt_length == len(question.prompt_ids)
+    assert any(asked.drafts for asked in made.generator.asked)
+    assert made.draft_metrics(groups) == {"rpo/drafts/tokens": 30 / 12, "rpo/drafts/accepted": 0.4}
+    assert made.draft_metrics(groups) == {"rpo/drafts/tokens": 0.0, "rpo/drafts/accepted": 0.0}
+
+
+def test_without_drafts_no_path_travels_to_the_engines(rollout):
+    made = rollout()
+    groups = made.roll_out(QUESTIONS, 2)
+    assert [asked.drafts for asked in made.generator.asked] == [[]] * 3 and made.draft_metrics(groups) == {}
