@@ -1,0 +1,214 @@
+"""Rollouts with stored paths as drafts, against the same rollouts without: seconds, and whether the samples are the same.
+
+A run of each level is trained without reuse and saved every 4 steps. The policy of a step answers its training questions
+behind drafts that the policy of 4 steps before has written (the base model's: the base model, with other seeds), as a cache
+that is as old as that. Three engines in one process, alternating: plain, `--rpo.drafts on`, `--rpo.drafts auto`; once from
+the bare question, once behind the first half of one of the stored paths.
+
+    make bench NAME=drafts QUICK=1
+    python -m lab.bench drafts --report lab/results/DATE-drafts
+
+The figures, by level, weights and start: seconds, the ratio plain to drafts, tokens drafted and accepted, and the samples
+whose tokens and log-probs are equal bit by bit; "ok" if all of them are.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from lab.bench import about, header, table, write_report
+from lab.command import TRAINING, train_command
+from lab.testbed import model_dir, write_dataset
+
+STEPS, SAVED = 16, 4
+ARMS = {"plain": None, "on": False, "auto": True}  # name -> whether it is thrifty
+TRAIN = {
+    **TRAINING,
+    "rpo.method": "off",
+    "rollout.batch_size": 8,
+    "rollout.n_samples_per_prompt": 8,
+    "rollout.micro_batch_size": 8,
+    "train.batch_size": 64,
+    "train.micro_batch_size": 8,
+    "train.num_episodes": 2,
+    "actor.adam.lr": 5e-4,
+    "ckpt.save_steps": SAVED,
+    "ckpt.save_hf": True,
+    "ckpt.disable_ds": True,
+    "ckpt.max_num": STEPS,
+}
+
+
+def trained(level: str, folder: Path) -> Path:
+    """The folder of a run with its policies, made unless it is there; 64 questions."""
+    if not (folder / "model").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        train, _ = write_dataset(level, folder / "data", 64, 8, seed=0)
+        places = {"ckpt.path": folder / "ckpt", "ckpt.output_dir": folder / "model", "data.prompt_dataset": train}
+        with (folder / "log.txt").open("w") as log:
+            command = train_command(TRAIN | places | {"actor.model_name_or_path": model_dir(level)})
+            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+    return folder
+
+
+def policy(level: str, folder: Path, step: int) -> str:
+    """The model after ``step`` steps."""
+    return str(folder / "ckpt" / f"global_step{step}_hf") if step else str(model_dir(level))
+
+
+class Engine:
+    """vLLM in this process, as a run on a CPU has it."""
+
+    def __init__(self, model: str, n_tokens: int, thrifty: bool | None) -> None:
+        os.environ["OPENRLHF_RPO_DEVICE"] = "cpu"
+        os.environ |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+        from openrlhf_rpo.platform import CPU_ENV, prepare
+
+        for name, value in CPU_ENV.items():
+            os.environ.setdefault(name, value)
+        prepare()
+        from vllm import LLM, SamplingParams
+
+        from openrlhf_rpo.rollout.drafts import speculation
+
+        self.hand = speculation
+        options: dict[str, Any] = {"max_model_len": 768, "block_size": 32, "max_num_batched_tokens": 8192}
+        options |= {"enable_chunked_prefill": False, "logprobs_mode": "processed_logprobs", "enforce_eager": True}
+        if thrifty is not None:
+            speculation.allow_logit_bias(SamplingParams)
+            options["speculative_config"] = speculation.speculative_config(n_tokens, thrifty)
+        self.drafts, self.params = thrifty is not None, SamplingParams
+        self.engine = LLM(model, dtype="float32", seed=1, **options)
+
+    def encode(self, questions: list[str]) -> list[list[int]]:
+        tokenizer = self.engine.get_tokenizer()
+        return [tokenizer(question, add_special_tokens=False).input_ids for question in questions]
+
+    def answer(
+        self, questions: list[list[int]], starts: list[list[list[int]]], stored: list[list[list[int]]], seed: int
+    ) -> tuple[float, list[Any], np.ndarray]:
+        """Seconds, each sample's tokens and log-probs, and how many tokens were drafted and accepted.
+
+        ``starts``: the prefix of each sample, question by question.
+        """
+        from vllm.inputs import TokensPrompt
+
+        prompts, params = [], []
+        for i, (question, prefixes) in enumerate(zip(questions, starts, strict=True)):
+            for j, prefix in enumerate(prefixes):
+                prompts.append(TokensPrompt(prompt_token_ids=[*question, *prefix]))
+                group = {self.hand.GROUP: [str(i), len(question)]} if self.drafts else None
+                asked = {"temperature": 1.0, "max_tokens": 500, "logprobs": 0, "detokenize": False, "extra_args": group}
+                params.append(self.params(seed=seed + 1000 * i + j, **asked))
+        started = time.perf_counter()
+        if self.drafts:
+            for i, paths in enumerate(stored):
+                ids = [np.array(path, np.int32).tobytes() for path in paths]
+                self.engine.collective_rpc(self.hand.remember, args=(str(i), ids))
+        outputs = [output.outputs[0] for output in self.engine.generate(prompts, params, use_tqdm=False)]
+        counts = [(0, 0)]
+        if self.drafts:
+            counts = [self.engine.collective_rpc(self.hand.forget, args=(str(i),))[0] for i in range(len(stored))]
+        seconds = time.perf_counter() - started
+        samples = [(o.token_ids, [d[t].logprob for t, d in zip(o.token_ids, o.logprobs, strict=True)]) for o in outputs]
+        return seconds, samples, np.sum(counts, axis=0)
+
+
+def measure(level: str, folder: Path, step: int, n_tokens: int, size: tuple[int, int, int]) -> dict[str, Any]:
+    """The figures of one policy, by start. ``size``: questions, samples of each, rounds."""
+    n_questions, n_samples, rounds = size
+    engines = {name: Engine(policy(level, folder, step), n_tokens, thrifty) for name, thrifty in ARMS.items()}
+    writer = engines["plain"] if step == 0 else Engine(policy(level, folder, step - SAVED), n_tokens, None)
+    lines = (folder / "data" / "train.jsonl").read_text().splitlines()[:n_questions]
+    questions = writer.encode([json.loads(line)["question"] for line in lines])
+    bare: list[list[list[int]]] = [[[]] * n_samples for _ in questions]
+    _, written, _ = writer.answer(questions, bare, [], seed=10**9)
+    stored = [[list(ids) for ids, _ in written[i * n_samples : (i + 1) * n_samples]] for i in range(len(questions))]
+    halves = [[paths[0][: len(paths[0]) // 2]] * n_samples for paths in stored]
+    return {name: compare(engines, questions, starts, stored, rounds) for name, starts in (("bare", bare), ("half", halves))}
+
+
+def compare(engines: dict[str, Engine], questions: Any, starts: Any, stored: Any, rounds: int) -> dict[str, Any]:
+    """The arms, alternating; the first round warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    counts = {name: np.zeros(2, int) for name in engines}
+    equal = {name: 0 for name in engines}
+    n_samples = n_tokens = 0
+    for turn in range(rounds + 1):
+        plain: list[Any] = []
+        for name, engine in engines.items():
+            took, samples, found = engine.answer(questions, starts, stored, seed=10**6 * turn)
+            plain = plain or samples
+            equal[name] += sum(a == b for a, b in zip(samples, plain, strict=True))
+            counts[name] += found
+            if turn:
+                seconds[name].append(took)
+        n_samples += len(plain)
+        n_tokens += sum(len(ids) for ids, _ in plain)
+    arms = {}
+    for name, times in seconds.items():
+        ratios = [a / b for a, b in zip(seconds["plain"], times, strict=True)]
+        drafted, accepted = map(int, counts[name])
+        arms[name] = {
+            "seconds": statistics.median(times),
+            "ratio": statistics.median(ratios),
+            "lowest": min(ratios),
+            "highest": max(ratios),
+            "drafted": drafted,
+            "accepted": accepted,
+            "equal": equal[name],
+        }
+    return {"samples": n_samples, "tokens": n_tokens, "arms": arms}
+
+
+def page(figures: dict[str, Any]) -> list[str]:
+    """The report as Markdown."""
+    rows = []
+    for case, starts in figures["cases"].items():
+        for start, found in starts.items():
+            for name, arm in found["arms"].items():
+                spread = f"{arm['ratio']:.2f} ({arm['lowest']:.2f} to {arm['highest']:.2f})"
+                share = f"{arm['accepted'] / arm['drafted']:.0%}" if arm["drafted"] else ""
+                equal = f"{arm['equal']:,} of {found['samples']:,}"
+                rows.append((case, start, name, f"{arm['seconds']:.2f}", spread, share, equal))
+    head = ["policy", "start", "drafts", "seconds (median)", "times faster (median, lowest to highest)", "accepted", "equal"]
+    return [*header("Stored paths as drafts", figures), *table(head, rows)]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=Path("runs/drafts"), help="the trained policies are kept here")
+    parser.add_argument("--tokens", type=int, default=4, help="the longest draft (default: %(default)s)")
+    parser.add_argument("--questions", type=int, default=32, help="questions of a rollout (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=8, help="samples of each (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Train each level once, then measure every policy in a process of its own."""
+    levels, steps = (("main",), (0,)) if args.quick else (("main", "hard"), (0, 8, STEPS))
+    size = (4, 4, 1) if args.quick else (args.questions, args.samples, 7)
+    cases: dict[str, Any] = {}
+    for level in levels:
+        folder = args.out.resolve() / level
+        if args.quick:
+            write_dataset(level, folder / "data", 64, 8, seed=0)
+        else:
+            trained(level, folder)
+        for step in tqdm(steps, desc=f"Policies of {level}", unit="policy"):
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                cases[f"{level}, step {step}"] = pool.submit(measure, level, folder, step, args.tokens, size).result()
+    starts = [start for case in cases.values() for start in case.values()]
+    equal = all(arm["equal"] == start["samples"] for start in starts for arm in start["arms"].values())
+    figures = about() | {"cases": cases, "ok": equal}
+    write_report(args.report, figures, page(figures))
+    return figures
