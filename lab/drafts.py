@@ -196,7 +196,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train each level once, then measure every policy in a process of its own."""
     levels, steps = (("main",), (0,)) if args.quick else (("main", "hard"), (0, 8, STEPS))
-    size = (4, 4, 1) if args.quick else (args.questions, args.samples, 7)
+    size = (4, 4, 1) if args.quick else (args.questions, args.samples, 5)
     cases: dict[str, Any] = {}
     for level in levels:
         folder = args.out.resolve() / level
