@@ -16,9 +16,7 @@ import argparse
 import json
 import multiprocessing
 import os
-import shutil
 import statistics
-import subprocess
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -28,68 +26,35 @@ import numpy as np
 from tqdm import tqdm
 
 from lab.bench import about, header, table, write_report
-from lab.command import TRAINING, train_command
+from lab.policies import SAVED, engine, policy, trained
 from lab.testbed import model_dir, write_dataset
+from openrlhf_rpo.rollout.drafts import speculation
 
-STEPS, SAVED = 16, 4
+STEPS = (0, 8, 16)
 ARMS = {"plain": None, "on": False, "auto": True}  # name -> whether it is thrifty
-TRAIN = {
-    **TRAINING,
-    "rpo.method": "off",
-    "rollout.batch_size": 8,
-    "rollout.n_samples_per_prompt": 8,
-    "rollout.micro_batch_size": 8,
-    "train.batch_size": 64,
-    "train.micro_batch_size": 8,
-    "train.num_episodes": 2,
-    "actor.adam.lr": 5e-4,
-    "ckpt.save_steps": SAVED,
-    "ckpt.save_hf": True,
-    "ckpt.disable_ds": True,
-    "ckpt.max_num": STEPS,
-}
+TRAIN = {"rpo.method": "off", "rollout.n_samples_per_prompt": 8, "train.batch_size": 64, "ckpt.max_num": 16}
 
 
-def trained(level: str, folder: Path) -> Path:
-    """The folder of a run with its policies, made unless it is there; 64 questions."""
-    if not (folder / "model").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        train, _ = write_dataset(level, folder / "data", 64, 8, seed=0)
-        places = {"ckpt.path": folder / "ckpt", "ckpt.output_dir": folder / "model", "data.prompt_dataset": train}
-        with (folder / "log.txt").open("w") as log:
-            command = train_command(TRAIN | places | {"actor.model_name_or_path": model_dir(level)})
-            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
-    return folder
-
-
-def policy(level: str, folder: Path, step: int) -> str:
+def model_at(level: str, folder: Path, step: int) -> Path:
     """The model after ``step`` steps."""
-    return str(folder / "ckpt" / f"global_step{step}_hf") if step else str(model_dir(level))
+    return policy(folder, step) if step else model_dir(level)
 
 
 class Engine:
     """vLLM in this process, as a run on a CPU has it."""
 
-    def __init__(self, model: str, n_tokens: int, thrifty: bool | None) -> None:
-        os.environ["OPENRLHF_RPO_DEVICE"] = "cpu"
+    def __init__(self, model: Path, n_tokens: int, thrifty: bool | None) -> None:
         os.environ |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-        from openrlhf_rpo.platform import CPU_ENV, prepare
-
-        for name, value in CPU_ENV.items():
-            os.environ.setdefault(name, value)
-        prepare()
-        from vllm import LLM, SamplingParams
-
-        from openrlhf_rpo.rollout.drafts import speculation
-
-        self.hand = speculation
-        options: dict[str, Any] = {"max_model_len": 768, "block_size": 32, "max_num_batched_tokens": 8192}
-        options |= {"enable_chunked_prefill": False, "logprobs_mode": "processed_logprobs", "enforce_eager": True}
+        options: dict[str, Any] = {
+            "seed": 1,
+            "block_size": 32,
+            "max_num_batched_tokens": 8192,
+            "enable_chunked_prefill": False,
+        }
+        self.drafts = thrifty is not None
         if thrifty is not None:
-            speculation.allow_logit_bias(SamplingParams)
             options["speculative_config"] = speculation.speculative_config(n_tokens, thrifty)
-        self.drafts, self.params = thrifty is not None, SamplingParams
-        self.engine = LLM(model, dtype="float32", seed=1, **options)
+        self.engine = engine(model, **options)
 
     def encode(self, questions: list[str]) -> list[list[int]]:
         tokenizer = self.engine.get_tokenizer()
@@ -102,24 +67,25 @@ class Engine:
 
         ``starts``: the prefix of each sample, question by question.
         """
+        from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
         prompts, params = [], []
         for i, (question, prefixes) in enumerate(zip(questions, starts, strict=True)):
             for j, prefix in enumerate(prefixes):
                 prompts.append(TokensPrompt(prompt_token_ids=[*question, *prefix]))
-                group = {self.hand.GROUP: [str(i), len(question)]} if self.drafts else None
+                group = {speculation.GROUP: [str(i), len(question)]} if self.drafts else None
                 asked = {"temperature": 1.0, "max_tokens": 500, "logprobs": 0, "detokenize": False, "extra_args": group}
-                params.append(self.params(seed=seed + 1000 * i + j, **asked))
+                params.append(SamplingParams(seed=seed + 1000 * i + j, **asked))
         started = time.perf_counter()
         if self.drafts:
             for i, paths in enumerate(stored):
                 ids = [np.array(path, np.int32).tobytes() for path in paths]
-                self.engine.collective_rpc(self.hand.remember, args=(str(i), ids))
+                self.engine.collective_rpc(speculation.remember, args=(str(i), ids))
         outputs = [output.outputs[0] for output in self.engine.generate(prompts, params, use_tqdm=False)]
         counts = [(0, 0)]
         if self.drafts:
-            counts = [self.engine.collective_rpc(self.hand.forget, args=(str(i),))[0] for i in range(len(stored))]
+            counts = [self.engine.collective_rpc(speculation.forget, args=(str(i),))[0] for i in range(len(stored))]
         seconds = time.perf_counter() - started
         samples = [(o.token_ids, [d[t].logprob for t, d in zip(o.token_ids, o.logprobs, strict=True)]) for o in outputs]
         return seconds, samples, np.sum(counts, axis=0)
@@ -128,8 +94,8 @@ class Engine:
 def measure(level: str, folder: Path, step: int, n_tokens: int, size: tuple[int, int, int]) -> dict[str, Any]:
     """The figures of one policy, by start. ``size``: questions, samples of each, rounds."""
     n_questions, n_samples, rounds = size
-    engines = {name: Engine(policy(level, folder, step), n_tokens, thrifty) for name, thrifty in ARMS.items()}
-    writer = engines["plain"] if step == 0 else Engine(policy(level, folder, step - SAVED), n_tokens, None)
+    engines = {name: Engine(model_at(level, folder, step), n_tokens, thrifty) for name, thrifty in ARMS.items()}
+    writer = engines["plain"] if step == 0 else Engine(model_at(level, folder, step - SAVED), n_tokens, None)
     lines = (folder / "data" / "train.jsonl").read_text().splitlines()[:n_questions]
     questions = writer.encode([json.loads(line)["question"] for line in lines])
     bare: list[list[list[int]]] = [[[]] * n_samples for _ in questions]
@@ -147,8 +113,8 @@ def compare(engines: dict[str, Engine], questions: Any, starts: Any, stored: Any
     n_samples = n_tokens = 0
     for turn in range(rounds + 1):
         plain: list[Any] = []
-        for name, engine in engines.items():
-            took, samples, found = engine.answer(questions, starts, stored, seed=10**6 * turn)
+        for name, arm in engines.items():
+            took, samples, found = arm.answer(questions, starts, stored, seed=10**6 * turn)
             plain = plain or samples
             equal[name] += sum(a == b for a, b in zip(samples, plain, strict=True))
             counts[name] += found
@@ -195,7 +161,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train each level once, then measure every policy in a process of its own."""
-    levels, steps = (("main",), (0,)) if args.quick else (("main", "hard"), (0, 8, STEPS))
+    levels, steps = (("main",), (0,)) if args.quick else (("main", "hard"), STEPS)
     size = (4, 4, 1) if args.quick else (args.questions, args.samples, 5)
     cases: dict[str, Any] = {}
     for level in levels:
@@ -203,7 +169,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.quick:
             write_dataset(level, folder / "data", 64, 8, seed=0)
         else:
-            trained(level, folder)
+            trained(level, folder, TRAIN)
         for step in tqdm(steps, desc=f"Policies of {level}", unit="policy"):
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
                 cases[f"{level}, step {step}"] = pool.submit(measure, level, folder, step, args.tokens, size).result()

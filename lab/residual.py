@@ -16,12 +16,10 @@ policy's, and the positions where a chi-square test of 100,000 draws tells them 
 
 import argparse
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,38 +28,12 @@ import torch
 from tqdm import tqdm
 
 from lab.bench import about, header, table, write_report
-from lab.command import TRAINING, train_command
-from lab.testbed import model_dir, write_dataset
+from lab.policies import engine, policy, trained
 
 STEPS = (4, 8, 12, 16)
 TOPS = (1, 4, 8, 20)
 POSITIONS, DRAWS, SIGNIFICANT = 40, 100_000, 0.001
-TRAIN = {
-    **TRAINING,
-    "rpo.method": "verify",
-    "rollout.batch_size": 8,
-    "rollout.n_samples_per_prompt": 4,
-    "rollout.micro_batch_size": 8,
-    "train.batch_size": 32,
-    "train.micro_batch_size": 8,
-    "train.num_episodes": 2,
-    "actor.adam.lr": 5e-4,
-    "ckpt.save_steps": 4,
-    "ckpt.save_hf": True,
-    "ckpt.disable_ds": True,
-}
-
-
-def trained(folder: Path) -> Path:
-    """The folder of a run with its policies, made unless it is there; 64 questions."""
-    if not (folder / "model").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        train, _ = write_dataset("hard", folder / "data", 64, 8, seed=0)
-        places = {"ckpt.path": folder / "ckpt", "ckpt.output_dir": folder / "model", "data.prompt_dataset": train}
-        with (folder / "log.txt").open("w") as log:
-            command = train_command(TRAIN | places | {"actor.model_name_or_path": model_dir("hard")})
-            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
-    return folder
+TRAIN = {"rpo.method": "verify", "rollout.n_samples_per_prompt": 4, "train.batch_size": 32}
 
 
 # ── Error ──
@@ -97,8 +69,8 @@ def positions(folder: Path, questions: int) -> Iterator[tuple[np.ndarray, np.nda
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    names = {step: folder / "ckpt" / f"global_step{step}_hf" for step in STEPS}
-    policies = {s: AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32).eval() for s, f in names.items()}
+    load = partial(AutoModelForCausalLM.from_pretrained, dtype=torch.float32)
+    policies = {step: load(policy(folder, step)).eval() for step in STEPS}
     asked = [json.loads(line)["question"] for line in (folder / "data" / "train.jsonl").open()][:questions]
     torch.manual_seed(0)
     for earlier, later in tqdm([(4, 8), (8, 12), (12, 16), (4, 12)], desc="Enumerating", unit="pair"):
@@ -137,24 +109,17 @@ def errors(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
 
 def costs(folder: Path, rounds: int) -> dict[str, dict[str, float]]:
     """Seconds to generate 32 answers, and to score them, with k log-probs a token; medians and ratios to k = 0."""
-    os.environ["OPENRLHF_RPO_DEVICE"] = "cpu"
-    from openrlhf_rpo.platform import CPU_ENV, prepare
-
-    for name, value in CPU_ENV.items():
-        os.environ.setdefault(name, value)
-    prepare()
-    from vllm import LLM, SamplingParams
+    llm = engine(folder / "model")
+    from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
 
-    model = str(folder / "model")
-    engine = LLM(model, dtype="float32", max_model_len=768, enforce_eager=True, logprobs_mode="processed_logprobs")
-    encode = engine.get_tokenizer()
+    encode = llm.get_tokenizer()
     asked = [encode(json.loads(line)["question"]).input_ids for line in (folder / "data" / "train.jsonl").open()][:32]
 
     def run(paths: list[list[int]], **params: Any) -> tuple[float, list[Any]]:
         started = time.perf_counter()
         prompts = [TokensPrompt(prompt_token_ids=path) for path in paths]
-        outputs = engine.generate(prompts, SamplingParams(detokenize=False, **params), use_tqdm=False)
+        outputs = llm.generate(prompts, SamplingParams(detokenize=False, **params), use_tqdm=False)
         return time.perf_counter() - started, outputs
 
     generate: dict[str, Any] = {"temperature": 1, "max_tokens": 400, "seed": 1}
@@ -210,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train once, enumerate, and time."""
     torch.set_num_threads(1)
-    folder = trained(args.out.resolve())
+    folder = trained("hard", args.out.resolve(), TRAIN)
     pairs = list(positions(folder, 4 if args.quick else 24))
     figures = about() | errors(pairs) | {"costs": costs(folder, 1 if args.quick else 8)}
     write_report(args.report, figures, page(figures))

@@ -32,26 +32,28 @@ def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed
 
 
 class _RPOEngine(RolloutRayActor):
-    drafts: ClassVar[Mapping[str, Any] | None] = None
-    """The arguments of ``speculative_config``; None: the engine takes no drafts."""
+    speculation: ClassVar[Mapping[str, object] | None] = None
+    """vLLM's ``speculative_config``; None: the engine takes no drafts."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if self.drafts:
-            kwargs |= {"speculative_config": speculative_config(**self.drafts)}
+        if self.speculation:
+            kwargs["speculative_config"] = self.speculation
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours
             allow_logit_bias(SamplingParams)
         await super().__init__(*args, **kwargs)
 
     async def generate_group(self, group: GroupRequest) -> GeneratedGroup:
         """Generate all samples of a group; vLLM's prefix cache prefills their shared tokens once."""
-        if not (self.drafts and group.drafts):
-            return GeneratedGroup(await asyncio.gather(*(self._generate_one(request, None) for request in group.samples)))
+        if not (self.speculation and group.drafts):
+            return GeneratedGroup(await self._generate_all(group))
         name = random_uuid()
         await self.llm.collective_rpc(remember, args=(name, group.drafts))
-        key = {GROUP: [name, group.prompt_length]}
-        samples = await asyncio.gather(*(self._generate_one(request, key) for request in group.samples))
+        samples = await self._generate_all(group, {GROUP: [name, group.prompt_length]})
         counts = await self.llm.collective_rpc(forget, args=(name,))
         return GeneratedGroup(samples, *counts[0])  # workers of one engine draft alike
+
+    async def _generate_all(self, group: GroupRequest, drafts: dict[str, Any] | None = None) -> list[Generated]:
+        return await asyncio.gather(*(self._generate_one(request, drafts) for request in group.samples))
 
     async def _generate_one(self, request: Request, drafts: dict[str, Any] | None) -> Generated:
         if request.rejected is None:
@@ -118,5 +120,5 @@ def engine_for(drafts: Any) -> Any:
     """The engine of a run with these ``--rpo.drafts`` options."""
     if drafts.mode == "off":
         return RPOEngine
-    given = {"n_tokens": drafts.tokens, "thrifty": drafts.mode == "auto"}
-    return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), {"drafts": given}))
+    config = speculative_config(drafts.tokens, thrifty=drafts.mode == "auto")
+    return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), {"speculation": config}))

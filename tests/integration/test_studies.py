@@ -1,7 +1,6 @@
 """Studies that train, through the real command: two steps a run."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -19,8 +18,8 @@ from .conftest import training_command, watched
 
 pytestmark = pytest.mark.long
 SMALL = {
-    "rollout__batch_size": 8,
-    "train__batch_size": 32,
+    "rollout__batch_size": 16,
+    "train__batch_size": 64,
     "train__num_episodes": 2,
     "eval__steps": 1,
     "eval__n_samples_per_prompt": 2,
@@ -31,7 +30,7 @@ SMALL = {
 def study(name: str, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``openrlhf-rpo study NAME`` to its end; standard output and error apart."""
     data = write_dataset("main", out.parent / "data", 1, 8, seed=0)[1]
-    training = training_command(out.parent, 2, **SMALL, eval__dataset=data)[3:]
+    training = training_command(out.parent, 4, **SMALL, eval__dataset=data)[3:]
     command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "study", name, "--out", str(out), *words, "--", *training]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
@@ -57,9 +56,7 @@ def test_capped_replay_generates_a_fraction_of_the_full_path_s_tokens(tokens: Pa
 def test_every_step_of_both_trainers_has_its_figures(tokens: Path):
     for name, part in json.loads(tokens.read_text())["parts"].items():
         assert [step["step"] for step in part["steps"]] == [1, 2]
-        norms = [step["grad_norm"] for step in part["steps"]]
-        assert all(map(math.isfinite, norms)) and max(norms) > 0  # a step whose groups all agree has 0
-        assert all(step["seconds"]["step_total"] > 0 for step in part["steps"])
+        assert all(step["grad_norm"] > 0 and step["seconds"]["step_total"] > 0 for step in part["steps"])
         assert [step for step, *_ in part["evaluations"]] == ([1, 2] if "full" in name else [0, 1, 2])
 
 

@@ -32,8 +32,8 @@ class PathIndex:
 
     def after(self, path: np.ndarray, most: int) -> list[int]:
         """At most ``most`` tokens that may follow ``path``, the question's new path so far; none if nothing matches."""
-        for order, (head, previous) in zip(ORDERS, self.chains, strict=True):
-            place = _best(self.text, self.offset, head, previous, path, order)
+        for order, (head, following) in zip(ORDERS, self.chains, strict=True):
+            place = _best(self.text, self.offset, head, following, path, order)
             if place >= 0:
                 return _until_pad(self.text, place, most).tolist()
         return []

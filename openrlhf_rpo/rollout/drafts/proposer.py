@@ -71,25 +71,16 @@ class Proposer:
         ``sampled_token_ids``: what each request has just been given; ``token_ids_cpu``: [requests, longest], all its tokens,
         of which ``num_tokens_no_spec`` count.
         """
-        self.begin(len(sampled_token_ids))
         if not self.groups:
             return [[] for _ in sampled_token_ids]
-        drafts = [
+        return [
             self._draft(row, len(sampled), token_ids_cpu[row, : num_tokens_no_spec[row]]) if sampled else []
             for row, sampled in enumerate(sampled_token_ids)
         ]
-        self.end(len(drafts) + sum(map(len, drafts)))
-        return drafts
-
-    def begin(self, requests: int) -> None:
-        """Called before the drafts of a batch."""
 
     def longest(self, group: _Group) -> int:
         """The longest draft for a request of the group."""
         return self.most
-
-    def end(self, tokens: int) -> None:
-        """Called behind the drafts of a batch, which make the next forward pass one over ``tokens`` tokens."""
 
     def _draft(self, row: int, n_sampled: int, tokens: np.ndarray) -> list[int]:
         request = self.runner.input_batch.req_ids[row]
@@ -116,18 +107,19 @@ class ThriftyProposer(Proposer):
         self.pace = Pace()
         self.requests: set[str] = set()
         self.began: tuple[int, float] | None = None
+        """The tokens of the forward pass that follows a batch's drafts, and when it began."""
 
-    def begin(self, requests: int) -> None:
+    def propose(self, sampled_token_ids: list[list[int]], *tokens: Any, **others: object) -> list[list[int]]:
         now, seen = time.perf_counter(), set(self.runner.input_batch.req_ids) if self.runner else set()
         if self.began is not None and seen <= self.requests:  # no prompt was read, nothing was waited for
             self.pace.add(self.began[0], now - self.began[1])
-        self.requests, self.began = seen, None
+        self.requests = seen
+        drafts = super().propose(sampled_token_ids, *tokens, **others)
+        self.began = (len(drafts) + sum(map(len, drafts)), time.perf_counter()) if self.groups else None
+        return drafts
 
     def longest(self, group: _Group) -> int:
         return self.pace.longest(group.acceptance, max(1, len(self.requests)), self.most)
-
-    def end(self, tokens: int) -> None:
-        self.began = tokens, time.perf_counter()
 
 
 def _with_logit_bias(build: Any) -> Any:

@@ -23,7 +23,7 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 
 class CoupledSampler(RejectionSampler):
-    """Drafts are only for requests without logits processors, penalties and banned words (``Proposer`` sees to it)."""
+    """A request with a logits processor, a penalty or banned words must have no draft, as in ``rollout/engine.py``."""
 
     def forward(
         self,
