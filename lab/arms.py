@@ -47,6 +47,7 @@ RPO = Arm("rpo", 24, 3e-4, questions=16, options={"rpo.method": "rpo"})
 VERIFY = Arm("verify", 32, 3e-4, options={"rpo.method": "verify", **AVERAGED})
 # Only what is reused differs.
 EQUAL = Arm("", 16, 5e-4, options={**RAFT, **BRIEFLY})
+FULL = Arm("", 32, 3e-4, options={"rpo.method": "off", "rpo.preset": "grpo", **BRIEFLY})
 
 
 def arms(level: str) -> dict[str, Arm]:
@@ -55,7 +56,10 @@ def arms(level: str) -> dict[str, Arm]:
     every = [
         plain,
         plain.named("grpo_averaged", AVERAGED),
+        FULL.named("full", {}),
+        FULL.named("full_signal", {"rpo.select": "signal"}),
         EQUAL.named("raft", {"rpo.method": "off"}),
+        EQUAL.named("raft_signal", {"rpo.method": "off", "rpo.select": "signal"}),
         EQUAL.named("rpo_raft", {"rpo.method": "rpo"}),
         EQUAL.named("verify_raft", {"rpo.method": "verify"}),
         Arm("paper", 32, 3e-5, options={"rpo.method": "paper"}),

@@ -62,6 +62,7 @@ CONFIGURATIONS = {
         "rpo.dynamic.keep": "rewards",
         "rpo.shaping.alpha": 0.01,
         "rpo.replay.share": 0.5,
+        "rpo.select": "signal",
     },
     # Several paths per question, each scored by the engine before it is cut.
     "verify": {"rpo.method": "verify", "rpo.replay.share": 0.5},

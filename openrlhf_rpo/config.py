@@ -10,7 +10,6 @@ from typing import Any
 
 from openrlhf_rpo.algo.methods import METHODS, Method, MethodError, method_class, method_of, option_names
 from openrlhf_rpo.algo.shaping import ShapingOptions
-from openrlhf_rpo.errors import OptionError
 from openrlhf_rpo.option import (
     AT_LEAST_ONE,
     FINITE,
@@ -101,7 +100,6 @@ class CacheOptions:
         bounds=NOT_NEGATIVE,
         may_change=True,
     )
-    log_probs: bool = option(True, "store the sampled tokens' log-probs with each path")
 
     def check(self) -> None:
         known = self.url is None or self.url.startswith(("sqlite:///", "postgresql+psycopg://"))
@@ -168,6 +166,12 @@ class RPOConfig:
     allow_changed_options: bool = option(
         False, "resume even if options that affect training differ from those the run started with", may_change=True
     )
+    select: str = option(
+        "uniform",
+        "which questions to ask: uniform (data order; replayed ones least recently visited first) or signal (mostly those "
+        "whose samples are likely to differ in score, per generated token)",
+        choices=("uniform", "signal"),
+    )
     log_samples: int = option(
         0,
         "megabytes of sampled responses to keep in <ckpt.path>/rpo_samples; the oldest are removed first",
@@ -207,8 +211,6 @@ class RPOConfig:
             check_bounds(getattr(self, name), {f: f"{name}.{f}" for f in options_of(group)})
         for checked in (self.init, self.shaping, self.cache, self.reward):
             checked.check()
-        if self.enable and self.method.needs_log_probs and not self.cache.log_probs:
-            raise OptionError(f"--rpo.method {self.method_name} needs stored log-probs: drop --rpo.cache.log_probs false")
 
 
 def top_options() -> dict[str, str]:

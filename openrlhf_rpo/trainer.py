@@ -18,7 +18,6 @@ import torch
 
 from openrlhf_rpo.algo.methods import Off
 from openrlhf_rpo.algo.methods.decide import decide
-from openrlhf_rpo.algo.methods.replay import n_replayed
 from openrlhf_rpo.algo.variance import has_signal, is_starved
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
@@ -30,6 +29,7 @@ from openrlhf_rpo.rollout.initial_cache import fill_initial_cache
 from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, load_questions
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import make_scorer
+from openrlhf_rpo.rollout.selection import Selection
 from openrlhf_rpo.run.checkpoints import Checkpoints, step_of
 from openrlhf_rpo.run.files import cache_url, fingerprints, model_place
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
@@ -37,7 +37,7 @@ from openrlhf_rpo.run.samples import SampleLog
 from openrlhf_rpo.run.steering import steering_options
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker, in_sample_order
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
-from openrlhf_rpo.types import Group, Question, StepRecord
+from openrlhf_rpo.types import Group, StepRecord
 from openrlhf_rpo.upstream import BasePPOTrainer, balance_experiences, compute_eval_metrics, get_tokenizer
 
 OFF = Off()
@@ -89,8 +89,9 @@ class _RPOTrainer(BasePPOTrainer):
         questions, _ = load_questions(args, tokenizer)
         self.eval_questions = load_eval_questions(args, tokenizer)
         self.stream = QuestionStream(questions, args.train.seed, args.train.num_episodes)
-        self.by_id = {q.question_id: q for q in questions}
         self.cache = self.open_cache(tokenizer)
+        epoch = len(questions) / args.rollout.batch_size if self.config.select == "signal" else None
+        self.selection = Selection(self.stream, self.cache, self.config.method, epoch)
         self.samples = SampleLog.of_run(self.config, args.ckpt.path, tokenizer)
         self.rollout = Rollout(
             Generator(vllm_engines, args.vllm.enable_sleep),
@@ -111,7 +112,7 @@ class _RPOTrainer(BasePPOTrainer):
         """Open the run's path cache, and record in it which run it belongs to."""
         args, questions = self.args, self.stream.questions
         marks = fingerprints(args, questions, tokenizer)
-        cache = PathCache.open(cache_url(args), marks, store_log_probs=self.config.cache.log_probs)
+        cache = PathCache.open(cache_url(args), marks)
         cache.set_options(steering_options(args, questions))
         cache.describe(questions, model_place(args))
         return cache
@@ -174,6 +175,7 @@ class _RPOTrainer(BasePPOTrainer):
         self.restore_best_checkpoint_state(states)
         step = states["global_step"]
         removed = self.cache.rollback(step)
+        self.selection.forget()
         if self.samples is not None:
             self.samples.rollback(step)
         self.stream.position = states["total_consumed_prompts"]
@@ -204,26 +206,20 @@ class _RPOTrainer(BasePPOTrainer):
         while len(kept) < size:
             tried = {g.question.question_id for g in kept + dropped}
             missing = size - len(kept)
-            if is_starved(len(tried), len(self.by_id), missing, size * self.config.dynamic.max_batches):
+            n_questions = len(self.stream.questions)
+            if is_starved(len(tried), n_questions, missing, size * self.config.dynamic.max_batches):
                 raise Starved(
-                    f"step {step}: {len(tried)} of {len(self.by_id)} questions tried, only {len(kept)} of {size} groups "
+                    f"step {step}: {len(tried)} of {n_questions} questions tried, only {len(kept)} of {size} groups "
                     "have samples that differ. Make the questions harder or easier, raise --rollout.n_samples_per_prompt, "
                     "lower --rollout.batch_size, or, where questions are left, raise --rpo.dynamic.max_batches (now "
                     f"{self.config.dynamic.max_batches})."
                 )
-            replayed = self.questions_to_replay(missing, tried, step)
-            new = self.stream.take(missing - len(replayed), tried | {q.question_id for q in replayed})
-            if len(replayed) + len(new) < missing:
+            asked = self.selection.choose(missing, tried, step)
+            if len(asked) < missing:
                 return None
-            bare = {q.question_id for q in new} if self.config.method.replay_share else set()
-            for group in self.rollout.roll_out(replayed + new, step, bare):
+            for group in self.rollout.roll_out(asked, step):
                 (kept if self.has_signal(group) else dropped).append(group)
         return Batch(kept, dropped)
-
-    def questions_to_replay(self, n: int, exclude: set[str], step: int) -> list[Question]:
-        """The part of ``n`` questions to replay, least recently visited first."""
-        wanted = n_replayed(n, self.config.method.replay_share, step)
-        return [self.by_id[i] for i in self.cache.least_recently_visited(wanted, exclude)] if wanted else []
 
     def has_signal(self, group: Group) -> bool:
         """Whether dynamic sampling keeps the group: its scores differ with a mean in range, or its shaped rewards differ."""
@@ -280,6 +276,7 @@ class _RPOTrainer(BasePPOTrainer):
         self.totals = metrics
         with self.clock("cache"):  # counted in the next step's record
             self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
+            self.selection.learn(decision.visit for decision in decisions)
         if self.samples is not None:
             self.samples.write(step, batch.kept, batch.dropped)
         return metrics

@@ -128,7 +128,8 @@ class Visit:
 
     ``cut`` and ``prefix_length`` are means over the group's samples, in whole tokens; ``slot`` is that of the first sample's
     path. ``shortest_path`` is the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the
-    bare question.
+    bare question. ``n_tokens`` were generated in all samples (0 in caches older than that). ``asked`` is the reason in one
+    word ("turn", "replay", "signal"), ``chance`` the estimated chance of a sample that "signal" went by.
     """
 
     question_id: str
@@ -141,18 +142,24 @@ class Visit:
     outcome: str
     start_bare: bool = False
     slot: int = OWN
+    n_tokens: int = 0
+    asked: str = "turn"
+    chance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """The G samples of one question in one step, in the order requested.
 
-    ``visits`` are the question's earlier visits, oldest first, as many as the method reads.
+    ``visits`` are the question's earlier visits, oldest first, as many as the method reads; ``asked`` and ``chance`` are
+    those of its next one.
     """
 
     question: Question
     samples: tuple[Sample, ...]
     visits: tuple[Visit, ...] = ()
+    asked: str = "turn"
+    chance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

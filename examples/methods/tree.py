@@ -49,10 +49,6 @@ class Tree(RPO):
     tree_depths: int = option(2, "how many depths; must divide --rollout.n_samples_per_prompt", bounds=AT_LEAST_ONE)
     tree_segments: bool = option(False, "train on the stored path between two depths, by the difference of their values")
 
-    @property
-    def needs_log_probs(self) -> bool:
-        return self.tree_segments
-
     def check_run(self, args: SimpleNamespace) -> None:
         super().check_run(args)
         samples = args.rollout.n_samples_per_prompt

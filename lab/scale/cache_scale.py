@@ -86,7 +86,7 @@ class Writer:
         self.chances = -np.where(unsure, self.rng.exponential(1, size), self.rng.exponential(0.001, size)).astype(np.float32)
         self.names = [f"{number:032x}" for number in self.rng.permutation(100_000)]
         self.cached, self.step = 0, 0
-        self.cache = PathCache.open(self.url, {"data": "scale"}, store_log_probs=log_probs)
+        self.cache = PathCache.open(self.url, {"data": "scale"})
         self.cache.mark_initialised()
 
     def path(self, name: str, parent: Path | None) -> Path:
@@ -150,7 +150,7 @@ class Writer:
         size = os.path.getsize(self.file)
         warm, cold = self.opening(cold=False), self.opening(cold=True)
         tokens = self.stored_tokens()
-        self.cache = PathCache.open(self.url, {"data": "scale"}, store_log_probs=self.log_probs)
+        self.cache = PathCache.open(self.url, {"data": "scale"})
         ms = {f"{name}_ms": 1000 * median(values) for name, values in found.items()}
         return ms | {
             "questions": self.cached,

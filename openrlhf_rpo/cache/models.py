@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from openrlhf_rpo.cache.columns import encoded, figures, flag, number, time, whole, word, words
+from openrlhf_rpo.cache.columns import encoded, figures, flag, number, share, time, whole, word, words
 
 
 class Base(DeclarativeBase):
@@ -78,6 +78,9 @@ class VisitRow(Base):
     outcome: Mapped[str] = mapped_column(words())
     start_bare: Mapped[bool] = mapped_column(flag())
     slot: Mapped[int] = mapped_column(whole(), server_default="0")
+    n_tokens: Mapped[int] = mapped_column(whole(), server_default="0")
+    asked: Mapped[str] = mapped_column(word("turn", "replay", "signal"), server_default="turn")
+    chance: Mapped[float | None] = mapped_column(share(nullable=True))
 
 
 class StepRow(Base):

@@ -45,7 +45,7 @@ def chunks(question_ids: Iterable[str], size: int = CHUNK) -> Iterator[list[str]
         yield ids[start : start + size]
 
 
-def path_values(path: Path, step: int, store_log_probs: bool) -> dict[str, Any]:
+def path_values(path: Path, step: int) -> dict[str, Any]:
     """The columns of a path written by ``step``. Raises ValueError if it is invalid."""
     if path.step != step:
         raise ValueError(f"the path of question {path.question_id} is of step {path.step}, not of step {step}")
@@ -59,7 +59,7 @@ def path_values(path: Path, step: int, store_log_probs: bool) -> dict[str, Any]:
         )
     try:
         token_ids = encode_token_ids(path.token_ids)
-        log_probs = encode_log_probs(path.log_probs) if path.log_probs is not None and store_log_probs else None
+        log_probs = encode_log_probs(path.log_probs) if path.log_probs is not None else None
     except CodecError as error:
         raise ValueError(f"the path of question {path.question_id} cannot be stored: {error}") from error
     stored = {"token_ids": token_ids, "log_probs": log_probs, "n_tokens": len(path)}

@@ -44,13 +44,12 @@ class PathCache(CacheHistory):
     Every method may raise ``CacheError`` or a subclass (``cache.errors``), never a driver's error.
     """
 
-    def __init__(self, database: Database, store_log_probs: bool) -> None:
+    def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._queue: ReplayQueue | None = None
-        self._store_log_probs = store_log_probs
 
     @classmethod
-    def open(cls, url: str, fingerprints: dict[str, str] | None = None, *, store_log_probs: bool = True) -> "PathCache":
+    def open(cls, url: str, fingerprints: dict[str, str] | None = None) -> "PathCache":
         """Open or create the cache at ``url``. The first run to open it stores ``fingerprints``; later ones must match.
 
         Without ``fingerprints``, any run's cache can be opened.
@@ -60,7 +59,7 @@ class PathCache(CacheHistory):
         """
         inspection = Inspection(url)  # first: what is refused stays as it was
         try:
-            cache = cls(Database.open(url), store_log_probs)
+            cache = cls(Database.open(url))
         except BaseException:
             inspection.close()
             raise
@@ -79,7 +78,7 @@ class PathCache(CacheHistory):
 
         Raises ``CacheError`` when there is none, ``CacheOlder``, ``CacheNewer``, ``CacheCorrupt``, ``CacheUnwritable``.
         """
-        return cls(Database.open_to_read(url), store_log_probs=True)
+        return cls(Database.open_to_read(url))
 
     is_missing = staticmethod(is_missing)
     """Whether there is no cache at a URL: no file, or a database without tables."""
@@ -272,6 +271,6 @@ class PathCache(CacheHistory):
 
     def _values(self, paths: Sequence[Path], step: int) -> list[dict[str, Any]]:
         try:
-            return [path_values(path, step, self._store_log_probs) for path in paths]
+            return [path_values(path, step) for path in paths]
         except ValueError as error:
             raise self._error(error) from error

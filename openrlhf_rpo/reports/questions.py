@@ -55,7 +55,10 @@ def events(cache: CacheHistory, ids: Sequence[str], after: int, until: int) -> d
             "q": [number[visit.question_id] for visit in visits],
             **{
                 name: [getattr(visit, name) for visit in visits]
-                for name in ("step", "cut", "prefix_length", "shortest_path", "n_samples", "n_rewarded", "outcome", "slot")
+                for name in (
+                    *("step", "asked", "chance", "cut", "prefix_length", "shortest_path", "n_samples", "n_rewarded"),
+                    *("outcome", "slot"),
+                )
             },
             "start_bare": [int(visit.start_bare) for visit in visits],
         },

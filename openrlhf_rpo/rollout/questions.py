@@ -111,7 +111,7 @@ class QuestionStream:
     def __init__(self, questions: Sequence[Question], seed: int, episodes: int) -> None:
         self.questions = questions
         self.position = 0
-        self._seed = seed
+        self.seed = seed
         self._episodes = episodes
 
     @property
@@ -130,7 +130,7 @@ class QuestionStream:
         """
         taken: dict[str, Question] = {}
         while len(taken) < n and self.remaining > 0:
-            order = episode_order(self._seed, self.episode, len(self.questions))
+            order = episode_order(self.seed, self.episode, len(self.questions))
             question = self.questions[order[self.position % len(self.questions)]]
             if question.question_id not in exclude:
                 taken.setdefault(question.question_id, question)

@@ -1,7 +1,7 @@
 """One step's rollout: choose each group's prefixes, generate the responses, score and shape them."""
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from openrlhf_rpo.rollout.generation import Generator
 from openrlhf_rpo.rollout.requests import Generated, GroupRequest, Request, ScoreRequest
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.scoring import Scorer
+from openrlhf_rpo.rollout.selection import Asked
 from openrlhf_rpo.run.phases import PhaseClock
 from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 
@@ -66,15 +67,13 @@ class Rollout:
             max_path_length=args.rollout.max_new_tokens,
         )
 
-    def roll_out(self, questions: Sequence[Question], step: int, bare: Set[str] = frozenset()) -> list[Group]:
-        """The groups of one training step, in the order of ``questions``; scored unless a reward model does that later.
-
-        Questions whose id is in ``bare`` start from the bare question even if a path is stored.
-        """
+    def roll_out(self, asked: Sequence[Asked], step: int) -> list[Group]:
+        """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later."""
+        questions = [one.question for one in asked]
         stored = self.stored([q.question_id for q in questions])
         paths = [
-            () if q.question_id in bare else choose_paths(self.config.method, known, self.sampling.n_samples)
-            for q, known in zip(questions, stored, strict=True)
+            () if one.bare else choose_paths(self.config.method, known, self.sampling.n_samples)
+            for one, known in zip(asked, stored, strict=True)
         ]
         scored = self.score_paths(questions, paths) if self.config.method.scores else [()] * len(questions)
         prefixes = [
@@ -82,7 +81,8 @@ class Rollout:
             for q, known, p, now in zip(questions, stored, paths, scored, strict=True)
         ]
         groups = self._generate(questions, prefixes, self.sampling, step, drafts=self.drafts(stored))
-        return self.score([replace(group, visits=known.visits) for group, known in zip(groups, stored, strict=True)])
+        told = zip(groups, stored, asked, strict=True)
+        return self.score([replace(g, visits=known.visits, asked=a.reason, chance=a.chance) for g, known, a in told])
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
         """What the cache holds for each question; all visits only if the method reads them."""

@@ -113,6 +113,8 @@ VALUES = [
     *(("visits", VISIT, {"n_rewarded": value}) for value in (5, -1, None)),
     *(("visits", VISIT, {"start_bare": value}) for value in (2, "yes")),
     ("visits", VISIT, {"outcome": b"\x9b31m"}),
+    *(("visits", VISIT, {"chance": value}) for value in (1.5, -1.0, "likely")),
+    ("visits", VISIT, {"asked": "by magic"}),
     *(("steps", STEP, {"metrics": value}) for value in (DEEP, "[1]", '{"a": NaN}', '{"a": "b"}', '{"a": 1e999}', b"{}", 5)),
     *(("steps", STEP, {"created_at": value}) for value in ("yesterday", "2026-99-99 00:00:00", b"2026", 7, None)),
     *(("steps", STEP, {"consumed": value}) for value in (-1, "all")),
@@ -245,7 +247,8 @@ def test_a_training_command_refuses_it(train, tmp_path, sound, name):
 @pytest.mark.parametrize("damage", ["created_at = 'yesterday'", "created_at = x'07'", "metrics = '{'", "consumed = 'all'"])
 @pytest.mark.parametrize("revision", ["0002", "0003"])
 def test_a_damaged_cache_of_an_earlier_schema_is_refused_and_stays_as_it_was(refused, file, damage, revision):
-    execute(file, "ALTER TABLE visits DROP COLUMN slot", f"UPDATE alembic_version SET version_num = '{revision}'")
+    execute(file, *(f"ALTER TABLE visits DROP COLUMN {name}" for name in ("slot", "n_tokens", "asked", "chance")))
+    execute(file, f"UPDATE alembic_version SET version_num = '{revision}'")
     if revision == "0002":
         execute(file, *(f"ALTER TABLE {table} DROP COLUMN checksum" for table in TABLES))
     execute(file, f"UPDATE steps SET {damage} WHERE step = 2")

@@ -5,10 +5,9 @@ import math
 
 import pytest
 
-from openrlhf_rpo.algo.methods import METHODS, RPO, Verify, option_names
+from openrlhf_rpo.algo.methods import METHODS, RPO, option_names
 from openrlhf_rpo.config import (
     GROUPS,
-    CacheOptions,
     InitOptions,
     RewardOptions,
     RPOConfig,
@@ -98,14 +97,6 @@ def test_every_number_has_bounds_and_its_default_is_inside(kind):
         assert not number or f.metadata["bounds"].admit(f.default), f.name
 
 
-def test_a_method_that_reads_stored_log_probs_needs_them_stored():
-    without = CacheOptions(log_probs=False)
-    config(method=RPO(), cache=without)
-    for name, method in (("verify", Verify()), ("rpo", RPO(cut_at="uncertain"))):
-        with pytest.raises(OptionError, match=f"--rpo.method {name} needs stored log-probs"):
-            config(method=method, method_name=name, cache=without)
-
-
 def test_an_import_needs_its_source_and_a_source_an_import():
     config(init=InitOptions(mode="import", source="paths.parquet"))
     with pytest.raises(OptionError, match="--rpo.init.mode import: --rpo.init.source is missing"):
@@ -128,7 +119,7 @@ def test_weights_are_one_for_each_reward():
 
 def test_what_may_change_on_resume_is_said_beside_the_option():
     assert {"cache.url", "reward.workers", "shared_prefix", "preset", "log_samples"} <= set(changeable())
-    assert not {"method", "cache.log_probs", "init.mode", "shaping.alpha", "reward.on_failure"} & set(changeable())
+    assert not {"method", "select", "init.mode", "shaping.alpha", "reward.on_failure"} & set(changeable())
 
 
 # ── On the command line ──

@@ -141,11 +141,6 @@ class Method:
         return 0.0
 
     @property
-    def needs_log_probs(self) -> bool:
-        """Whether the log-probs stored with a path are read."""
-        return self.scores
-
-    @property
     def reads_history(self) -> bool:
         """Whether ``visits`` must hold all visits of a question."""
         return False

@@ -54,10 +54,6 @@ class RPO(Replay):
     )
 
     @property
-    def needs_log_probs(self) -> bool:
-        return self.cut_at == "uncertain"
-
-    @property
     def admits_wrong(self) -> bool:
         return self.update_admit == "any"
 

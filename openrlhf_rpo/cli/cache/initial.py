@@ -61,7 +61,7 @@ def _import(run: SimpleNamespace, config: RPOConfig) -> "ImportReport":
     questions, _ = load_questions(run, tokenizer)
     url, marks = cache_url(run), fingerprints(run, questions, tokenizer)
     with contextlib.ExitStack() as resources:
-        cache = resources.enter_context(PathCache.open(url, marks, store_log_probs=config.cache.log_probs))
+        cache = resources.enter_context(PathCache.open(url, marks))
         if cache.initialised:
             raise UsageError(
                 f"the initial cache in {cache_name(run)} is complete already: use another --ckpt.path or --rpo.cache.url"

@@ -228,6 +228,10 @@ def reward(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) 
 # ── Disk and cache ──
 
 
+BYTES_PER_TOKEN = 4.5
+"""Of a stored path, with its log-probs; 4.3 were measured (docs/cache.md, Scale)."""
+
+
 def disk_needed(
     shape: memory.ModelShape, critic: int, args: SimpleNamespace, config: RPOConfig, questions: int, steps: int
 ) -> tuple[str, int, str]:
@@ -239,14 +243,13 @@ def disk_needed(
     final = model + (critic * memory.weight_bytes(args) if args.critic.save_value_network else 0)
     per_visit = 1 if type(config.method) in (RPO, Paper) else args.rollout.n_samples_per_prompt
     rows = questions + steps * args.rollout.batch_size * per_visit
-    per_token = 4.5 if config.cache.log_probs else 2.5  # measured 4.3 and 2.3 (docs/cache.md, Scale)
-    cache = int(rows * args.data.max_len * per_token)
+    cache = int(rows * args.data.max_len * BYTES_PER_TOKEN)
     needed = kept * (one + cache) + exports * model + final + cache
     exported = f"{exports:,} models of --ckpt.save_hf, which nothing removes, x {memory.gib(model)}, " if exports else ""
     why = (
         f"at most {memory.gib(needed)} are needed: {kept} checkpoints ({which}) x {memory.gib(one)} with a copy of the path "
         f"cache, {memory.gib(cache)}, in each, {exported}the final model {memory.gib(final)}, the path cache itself "
-        f"({rows:,} paths x {args.data.max_len:,} tokens x {per_token:g} bytes)"
+        f"({rows:,} paths x {args.data.max_len:,} tokens x {BYTES_PER_TOKEN:g} bytes)"
     )
     return args.ckpt.path, needed, why
 

@@ -117,17 +117,26 @@ function showPath(paths, path, place, note) {
 // By slot of the continued path (types.py); nothing for the question's own.
 const CONTINUED = { 1: ["from a wrong path"], 2: ["from an imported path"] };
 
+// Why a question was asked (types.py, Visit).
+const REASONS = {
+  turn: () => "its turn",
+  replay: () => "to replay its path",
+  signal: (visit) => `for its signal: ${Math.round(100 * visit.chance)} % right expected`,
+};
+
 function groups(found, row) {
   const title = el("h3", {}, `Groups: ${row.visits.length} visit${row.visits.length === 1 ? "" : "s"}`);
   if (!row.visits.length) return [title, el("p", {}, "This question was not visited yet.")];
-  const titles = ["step", "cut", "prefix", "samples", "rewarded", "shortest", "outcome"];
+  const titles = ["step", "asked", "cut", "prefix", "samples", "rewarded", "shortest", "outcome"];
   const rows = row.visits.map((visit) => el("tr", {},
-    ...["step", "cut", "prefix_length", "n_samples", "n_rewarded", "shortest_path"].map((name) => el("td", {}, show(visit[name]))),
+    el("td", {}, show(visit.step)),
+    el("td", { className: "words" }, REASONS[visit.asked](visit)),
+    ...["cut", "prefix_length", "n_samples", "n_rewarded", "shortest_path"].map((name) => el("td", {}, show(visit[name]))),
     el("td", { className: "words" }, [
       visit.outcome.replaceAll("_", " "), ...(CONTINUED[visit.slot] ?? []), ...(visit.start_bare ? ["next starts bare"] : []),
     ].join(", "))));
   const table = el("div", { className: "scroll" }, el("table", {},
-    el("thead", {}, el("tr", {}, ...titles.map((name) => el("th", { className: name === "outcome" ? "words" : "" }, name)))),
+    el("thead", {}, el("tr", {}, ...titles.map((name) => el("th", { className: ["asked", "outcome"].includes(name) ? "words" : "" }, name)))),
     el("tbody", {}, ...rows)));
   return [title, table, ...Object.entries(found.samples).flatMap(([step, samples]) => sampled(step, samples))];
 }

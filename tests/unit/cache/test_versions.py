@@ -89,12 +89,6 @@ def test_the_empty_path_is_a_path(cache, path) -> None:
     assert cache.paths(["q"])["q"].token_ids == cache.paths(["q"])["q"].log_probs == ()
 
 
-def test_log_probs_are_left_out_when_asked_to(reopen, path) -> None:
-    with reopen(store_log_probs=False) as cache:
-        cache.commit_initial([path("q", (1, 2))])
-        assert cache.paths(["q"])["q"].log_probs is None
-
-
 def test_records_come_back_in_order_and_a_metric_that_is_not_finite_as_nan(cache) -> None:
     cache.commit_step(StepRecord(1, 0, 8, {"kl": math.nan, "reward": 0.5}), [])
     cache.commit_step(StepRecord(2, 1, 16, {"reward": 1}), [])

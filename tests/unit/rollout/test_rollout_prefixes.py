@@ -13,6 +13,7 @@ from openrlhf_rpo.launch import options
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup
 from openrlhf_rpo.rollout.reward_call import RewardResult
 from openrlhf_rpo.rollout.rollout import Rollout
+from openrlhf_rpo.rollout.selection import Asked
 from openrlhf_rpo.types import CacheDecision, Path, Prefix, Question, Rejected, StepRecord, Visit
 
 TOKENIZER = AutoTokenizer.from_pretrained(model_dir("main"))
@@ -20,6 +21,7 @@ QUESTIONS = [
     Question(name, prompt, label, prompt_ids=tuple(TOKENIZER(prompt, add_special_tokens=False)["input_ids"]))
     for name, prompt, label in (("a", "a12+34?", "46"), ("b", "a1+2?", "3"), ("c", "b7-3?", "4"))
 ]
+ASKED = [Asked(question, "turn") for question in QUESTIONS]
 END = 1
 
 
@@ -95,33 +97,33 @@ def rollout(cache):
 
 def test_groups_come_in_the_order_of_the_questions_whatever_finishes_first(rollout):
     made = rollout()
-    groups = made.roll_out(QUESTIONS, 2)
+    groups = made.roll_out(ASKED, 2)
     assert [g.question.question_id for g in groups] == ["a", "b", "c"]
     assert all(len(g.samples) == 4 for g in groups)
 
 
 def test_the_engine_gets_prompt_and_prefix_as_the_ids_that_were_stored(rollout):
     made = rollout()
-    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    group = made.roll_out(ASKED[:1], 2)[0]
     prefix = group.samples[0].prefix
     assert 0 < len(prefix) < 20 and prefix.token_ids == tuple(range(2, 2 + len(prefix)))
     assert all(request.token_ids == QUESTIONS[0].prompt_ids + prefix.token_ids for request in made.generator.groups[0])
 
 
 def test_the_members_of_a_group_share_their_prefix(rollout):
-    group = rollout().roll_out(QUESTIONS[:1], 2)[0]
+    group = rollout().roll_out(ASKED[:1], 2)[0]
     assert len({sample.prefix.token_ids for sample in group.samples}) == 1
 
 
 def test_a_question_without_a_path_or_after_a_reset_starts_from_the_bare_prompt(rollout):
     made = rollout()
-    _, after_reset, without_path = made.roll_out(QUESTIONS, 2)
+    _, after_reset, without_path = made.roll_out(ASKED, 2)
     assert {s.prefix for s in (*after_reset.samples, *without_path.samples)} == {Prefix()}
     assert made.generator.groups[2][0].token_ids == QUESTIONS[2].prompt_ids
 
 
 def test_prefix_and_response_make_up_the_new_path(rollout):
-    sample = rollout().roll_out(QUESTIONS[:1], 2)[0].samples[1]
+    sample = rollout().roll_out(ASKED[:1], 2)[0].samples[1]
     assert (sample.response_ids, sample.response_log_probs) == ((7, 9, END), (-1.0, -2.0, -3.0))
     assert sample.path_length == len(sample.prefix) + 3
     assert len(sample.prefix.log_probs) == len(sample.prefix)
@@ -129,32 +131,32 @@ def test_prefix_and_response_make_up_the_new_path(rollout):
 
 def test_the_budget_is_what_the_prefix_leaves(rollout):
     made = rollout(rollout__max_new_tokens=30)
-    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    group = made.roll_out(ASKED[:1], 2)[0]
     assert {r.max_tokens for r in made.generator.groups[0]} == {30 - len(group.samples[0].prefix)}
 
 
 def test_without_a_longest_answer_the_budget_is_what_max_len_leaves(rollout):
     made = rollout()
-    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    group = made.roll_out(ASKED[:1], 2)[0]
     assert made.generator.groups[0][0].max_tokens == 100 - 7 - len(group.samples[0].prefix)  # the prompt has 7 tokens
 
 
 def test_a_factor_of_the_cut_bounds_the_budget(rollout):
     made = rollout(rpo__budget__rule="factor:1", rpo__cut__max="fixed:10")
-    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    group = made.roll_out(ASKED[:1], 2)[0]
     assert {r.max_tokens for r in made.generator.groups[0]} == {group.samples[0].prefix.cut}
 
 
 def test_a_path_that_fills_the_limit_still_leaves_room_for_a_token(rollout):
     made = rollout(rollout__max_new_tokens=5, rpo__cut__max="fixed:0")
-    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    group = made.roll_out(ASKED[:1], 2)[0]
     assert (len(group.samples[0].prefix), made.generator.groups[0][0].max_tokens) == (4, 1)
 
 
 def test_every_request_has_its_own_seed_and_a_resumed_run_the_same_ones(rollout):
     def seeds(step):
         made = rollout()
-        made.roll_out(QUESTIONS, step)
+        made.roll_out(ASKED, step)
         return [r.seed for group in made.generator.groups for r in group]
 
     assert len(set(seeds(2))) == 12
@@ -164,7 +166,7 @@ def test_every_request_has_its_own_seed_and_a_resumed_run_the_same_ones(rollout)
 
 def test_sampling_options_reach_the_engine(rollout):
     made = rollout(rollout__temperature=0.7)
-    made.roll_out(QUESTIONS[:1], 2)
+    made.roll_out(ASKED[:1], 2)
     assert {(r.temperature, r.top_p) for r in made.generator.groups[0]} == {(0.7, 0.9)}
 
 
@@ -187,7 +189,7 @@ def test_progress_is_told_group_by_group_as_they_finish(rollout):
 def test_a_reward_sees_prompt_and_whole_path_as_text(rollout):
     rewards = Rewards()
     made = rollout(rewards)
-    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    group = made.roll_out(ASKED[:1], 2)[0]
     request, sample = rewards.requests[0], group.samples[0]
     path = [*sample.prefix.token_ids, *sample.response_ids]
     assert request.query == QUESTIONS[0].prompt + TOKENIZER.decode(path)
@@ -199,25 +201,25 @@ def test_a_reward_sees_prompt_and_whole_path_as_text(rollout):
 def test_scores_stay_and_rewards_are_shaped_by_the_length_of_the_path(rollout):
     """Equal lengths: 1 / (1 + exp(0)) halves the reward 0.5 to 0.25, which m = 0.1 does not lift."""
     made = rollout(Rewards(), rpo__shaping__alpha=0.01, rpo__shaping__min=0.1)
-    group = made.roll_out(QUESTIONS[:1], 2)[0]
+    group = made.roll_out(ASKED[:1], 2)[0]
     assert [s.score for s in group.samples] == [1.0, 0.0, 1.0, 0.0]
     assert [s.shaped_reward for s in group.samples] == [0.25, 0.0, 0.25, 0.0]
 
 
 def test_without_shaping_the_reward_is_as_the_function_gave_it(rollout):
-    group = rollout(Rewards()).roll_out(QUESTIONS[:1], 2)[0]
+    group = rollout(Rewards()).roll_out(ASKED[:1], 2)[0]
     assert [s.shaped_reward for s in group.samples] == [0.5, 0.0, 0.5, 0.0]
     assert [s.reward_logs for s in group.samples] == [{"call": float(i)} for i in range(4)]
 
 
 def test_with_a_reward_model_scores_come_later(rollout):
-    samples = rollout().roll_out(QUESTIONS, 2)[0].samples
+    samples = rollout().roll_out(ASKED, 2)[0].samples
     assert {(s.score, s.shaped_reward) for s in samples} == {(None, None)}
 
 
 def test_seconds_are_counted_by_phase(rollout):
     made = rollout(Rewards())
-    made.roll_out(QUESTIONS, 2)
+    made.roll_out(ASKED, 2)
     seconds = made.clock.seconds
     assert set(seconds) == {"rollout", "reward", "cache"} and all(s > 0 for s in seconds.values())
 
@@ -227,7 +229,7 @@ def test_seconds_are_counted_by_phase(rollout):
 
 def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(rollout):
     made = rollout(rpo__method="verify", rollout__top_p=1)
-    verified, after_reset, _ = made.roll_out(QUESTIONS, 2)
+    verified, after_reset, _ = made.roll_out(ASKED, 2)
     [[draft]] = made.generator.drafts  # question a; its one path serves all samples
     assert draft.token_ids == (*QUESTIONS[0].prompt_ids, *range(2, 21), END) and draft.n_tokens == 20
     assert [(len(s.prefix), s.prefix.log_probs) for s in verified.samples] == [(10, (-0.01,) * 10)] * 4
@@ -240,7 +242,7 @@ def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(r
 def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(rollout):
     made = rollout(rpo__method="verify", rollout__top_p=1, data__max_len=27)  # 7 of the prompt, 20 of the path
     made.generator.score = lambda groups: iter([(0, [(-0.01,) * draft.n_tokens for draft in groups[0]])])
-    [group] = made.roll_out(QUESTIONS[:1], 2)
+    [group] = made.roll_out(ASKED[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {19}
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
 
@@ -253,14 +255,14 @@ def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_
     for changes in ({"rollout__max_new_tokens": 20}, {"data__max_len": 27}):
         made = rollout(rpo__method="verify", rollout__top_p=1, **changes)
         made.generator.score = lambda groups: iter([(0, [(-0.01,) * 19 + (-9.0,) * (d.n_tokens - 19) for d in groups[0]])])
-        [group] = made.roll_out(QUESTIONS[:1], 3)
+        [group] = made.roll_out(ASKED[:1], 3)
         assert {len(s.prefix) for s in group.samples} == {19}
         assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
 
 
 def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
     made = rollout(rpo__method="verify", rollout__top_p=1, rollout__max_new_tokens=8)
-    [group] = made.roll_out(QUESTIONS[:1], 2)
+    [group] = made.roll_out(ASKED[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {7}
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
 
@@ -271,7 +273,7 @@ def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
 def test_stored_paths_are_drafts_the_newest_first_and_are_counted_over_a_step(rollout):
     made = rollout(rpo__drafts="on", rpo__drafts__tokens="6")
     assert made.config.drafts.mode == "on" and made.config.drafts.tokens == 6
-    groups = made.roll_out(QUESTIONS, 2)
+    groups = made.roll_out(ASKED, 2)
     stored = made.stored([q.question_id for q in QUESTIONS])
     for asked, question, known in zip(made.generator.asked, QUESTIONS, stored, strict=True):
         newest = sorted(known.paths.values(), key=lambda path: -path.step)
@@ -284,5 +286,5 @@ def test_stored_paths_are_drafts_the_newest_first_and_are_counted_over_a_step(ro
 
 def test_without_drafts_no_path_travels_to_the_engines(rollout):
     made = rollout()
-    groups = made.roll_out(QUESTIONS, 2)
+    groups = made.roll_out(ASKED, 2)
     assert [asked.drafts for asked in made.generator.asked] == [[]] * 3 and made.draft_metrics(groups) == {}

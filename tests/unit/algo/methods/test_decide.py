@@ -37,7 +37,7 @@ def test_worked_example():
         path_id=None,
         parent_id=7,
     )
-    assert decision.visit == Visit("q", 8, 2, 4, 6, 3, 2, "best", False)
+    assert decision.visit == Visit("q", 8, 2, 4, 6, 3, 2, "best", False, n_tokens=14)
 
 
 def test_the_shaped_reward_decides_not_the_score():

@@ -58,11 +58,6 @@ def test_a_group_shares_one_cut_and_samples_can_have_their_own(seed, at):
     assert len(set(RPO(cut_at=at, cut_scope="sample").cuts(at_once))) > 1
 
 
-def test_the_uncertain_cut_alone_reads_stored_log_probs():
-    assert RPO(cut_at="uncertain").needs_log_probs
-    assert not RPO().needs_log_probs and not Paper().needs_log_probs
-
-
 # ── How much a sample may generate ──
 
 

@@ -174,7 +174,7 @@ def test_the_draw_from_the_old_policy_alone_would_be_found_out():
 
 
 def test_the_whole_path_carries_loss_and_every_sample_is_stored():
-    assert list(Verify().loss_from([4, 0, 9])) == [0, 0, 0] and Verify().needs_log_probs and Verify.scores
+    assert list(Verify().loss_from([4, 0, 9])) == [0, 0, 0] and Verify.scores
     group = Scored((0.0, 1.0), (0.0, 1.0), (3, 3), True, random.Random(0))
     assert Verify().store(group) == Choice({0: 0, 1: 1}, "every")
 

@@ -128,11 +128,10 @@ def test_what_all_depths_share_is_worth_nothing(group):
     assert segment_advantages([0.5] * len(group), depths) == [0.0] * len(group)
 
 
-def test_segments_are_trained_on_where_they_are_asked_for_and_then_need_their_log_probs():
+def test_segments_are_trained_on_where_they_are_asked_for():
     samples = tuple(Sample(Prefix((1,) * d), (9,), (-1.0,), "stop") for d in (50, 50, 10, 10))
     group = Group(Question("q", "1+1=", "2"), samples)
     plain, judged = Tree(), Tree(tree_segments=True)
     assert plain.baselines(group, [1, 0, 1, 1]) == judged.baselines(group, [1, 0, 1, 1]) == [0, 1, 1, 1]
     assert (list(plain.loss_from([50, 10])), plain.prefix_advantages(group, [1, 1, 0, 1])) == ([50, 10], None)
     assert (judged.loss_from([50, 10]), judged.prefix_advantages(group, [1, 1, 0, 1])) == ([10, 10], [0.5, 0.5, 0, 0])
-    assert judged.needs_log_probs and not plain.needs_log_probs

@@ -1,0 +1,22 @@
+"""Why a visit's question was asked, and the tokens that the visit generated. Earlier visits were in turn; 0 is unknown."""
+
+import sqlalchemy as sa
+from alembic import context, op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("visits", sa.Column("n_tokens", sa.Integer(), nullable=False, server_default="0"))
+    op.add_column("visits", sa.Column("asked", sa.String(), nullable=False, server_default="turn"))
+    op.add_column("visits", sa.Column("chance", sa.Double(), nullable=True))
+    context.script.get_revision("0004").module.renew_checksums()
+
+
+def downgrade() -> None:
+    for name in ("chance", "asked", "n_tokens"):
+        op.drop_column("visits", name)
+    context.script.get_revision("0004").module.renew_checksums()

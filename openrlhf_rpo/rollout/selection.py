@@ -1,0 +1,82 @@
+"""Which questions a step asks, and why."""
+
+import sys
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from openrlhf_rpo.algo.chances import Chances
+from openrlhf_rpo.algo.draws import episode_order
+from openrlhf_rpo.algo.methods import Method
+from openrlhf_rpo.algo.methods.replay import n_replayed
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.rollout.questions import QuestionStream
+from openrlhf_rpo.types import Question, Visit
+
+BY_SIGNAL = 0.75
+"""Share of a batch chosen by signal where the method replays no share. The rest is in turn, so none is left out for good."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question of a step. ``reason``: its turn in the data, a stored path to replay, or its signal.
+
+    ``chance``: the estimate of its samples' chance that it was chosen by. ``bare``: do not continue stored paths.
+    """
+
+    question: Question
+    reason: str
+    chance: float | None = None
+    bare: bool = False
+
+
+class Selection:
+    """The questions of every step, in order. ``epoch``: the steps of one pass over the data; None: signal is not asked for.
+
+    Reads the cache, so that a resumed run asks the same ones.
+    """
+
+    def __init__(self, stream: QuestionStream, cache: PathCache, method: Method, epoch: float | None) -> None:
+        self.stream = stream
+        self.cache = cache
+        self.method = method
+        self.epoch = epoch
+        self.by_id = {q.question_id: q for q in stream.questions}
+        self.chances: Chances | None = None
+
+    def choose(self, n: int, exclude: Set[str], step: int) -> list[Asked]:
+        """``n`` questions that are not in ``exclude``; fewer at the end of the data.
+
+        The method's share replays stored paths (least recently visited first); with signal it is the ones worth most.
+        """
+        chosen = self._by_signal(n, exclude, step) if self.epoch else self._to_replay(n, exclude, step)
+        new = self.stream.take(n - len(chosen), exclude | {asked.question.question_id for asked in chosen})
+        return chosen + [Asked(question, "turn", bare=self.method.replay_share > 0) for question in new]
+
+    def learn(self, visits: Iterable[Visit]) -> None:
+        """The visits of a step that was committed."""
+        if self.chances is not None:
+            self.chances.add(visits)
+
+    def forget(self) -> None:
+        """The cache was rolled back."""
+        self.chances = None
+
+    def _to_replay(self, n: int, exclude: Set[str], step: int) -> list[Asked]:
+        wanted = n_replayed(n, self.method.replay_share, step)
+        ready = self.cache.least_recently_visited(wanted, exclude) if wanted else []
+        return [Asked(self.by_id[question_id], "replay") for question_id in ready]
+
+    def _by_signal(self, n: int, exclude: Set[str], step: int) -> list[Asked]:
+        if self.chances is None:
+            self.chances = Chances(self.epoch or 1.0)
+            self.chances.add(self.cache.visits_after(0))
+        wanted = n_replayed(n, self.method.replay_share or BY_SIGNAL, step)
+        best = self.chances.best(wanted, self._candidates(exclude), step)
+        return [Asked(self.by_id[name], "signal", self.chances.chance(name, step)) for name in best]
+
+    def _candidates(self, exclude: Set[str]) -> Sequence[str]:
+        if self.method.replay_share:
+            return self.cache.least_recently_visited(sys.maxsize, exclude)
+        questions, stream = self.stream.questions, self.stream
+        ordered = (questions[i].question_id for i in episode_order(stream.seed, stream.episode, len(questions)))
+        return [question_id for question_id in ordered if question_id not in exclude]

@@ -1,0 +1,111 @@
+"""Which questions a step asks: by turn, by age, by signal."""
+
+import pytest
+
+from openrlhf_rpo.algo.methods import RPO, Off
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.rollout.questions import QuestionStream
+from openrlhf_rpo.rollout.selection import Selection
+from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
+
+QUESTIONS = [Question(f"q{i:02}", f"{i}?", "1") for i in range(16)]
+
+
+@pytest.fixture
+def cache(tmp_path):
+    with PathCache.open(f"sqlite:///{tmp_path}/cache.db", {}) as made:
+        made.mark_initialised()
+        yield made
+
+
+@pytest.fixture
+def run(cache):
+    """``steps(a, b)`` commits steps of 4 questions: those with an even number are half right, the others all right."""
+
+    def make(method, epoch=4.0):
+        stream = QuestionStream(QUESTIONS, seed=3, episodes=9)
+        selection = Selection(stream, cache, method, epoch)
+
+        def steps(first, last):
+            asked = {}
+            for step in range(first, last + 1):
+                asked[step] = selection.choose(4, set(), step)
+                decisions = [decision(one, step) for one in asked[step]]
+                cache.commit_step(StepRecord(step, stream.episode, stream.position, {}), decisions)
+                selection.learn(d.visit for d in decisions)
+            return asked
+
+        return selection, steps
+
+    return make
+
+
+def decision(one, step):
+    name = one.question.question_id
+    right = 8 if int(name[1:]) % 2 else 4
+    visit = Visit(name, step, 0, 0, 9, 8, right, "best", n_tokens=80, asked=one.reason, chance=one.chance)
+    return CacheDecision(Path(name, (1,), None, "stop", 1.0, 1.0, step=step), visit)
+
+
+def test_without_signal_the_questions_come_in_the_order_of_the_data(run):
+    _, steps = run(Off(), epoch=None)
+    asked = [one for some in steps(1, 4).values() for one in some]
+    same = QuestionStream(QUESTIONS, seed=3, episodes=9).take(16)
+    assert [one.question for one in asked] == same
+    assert {(one.reason, one.chance, one.bare) for one in asked} == {("turn", None, False)}
+
+
+def test_a_replaying_method_replays_the_least_recently_visited_and_starts_new_ones_bare(run):
+    _, steps = run(RPO(), epoch=None)
+    asked = steps(1, 5)
+    assert [one.reason for one in asked[1]] == ["turn"] * 4 and all(one.bare for one in asked[1])
+    assert [one.reason for one in asked[5]] == ["replay"] * 3 + ["turn"]
+    assert [one.bare for one in asked[5]] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize("method", [Off(), RPO()], ids=["off", "rpo"])
+def test_with_signal_most_of_a_batch_is_what_may_be_right_or_wrong(run, method):
+    _, steps = run(method)
+    late = [one for step, some in steps(1, 60).items() for one in some if step > 30]
+    chosen = [one for one in late if one.reason == "signal"]
+    assert len(chosen) == 3 * 30 and all(0 < one.chance < 1 for one in chosen)
+    assert sum(int(one.question.question_id[1:]) % 2 == 0 for one in chosen) > 0.8 * len(chosen)
+    assert not any(one.bare for one in chosen)
+
+
+def test_no_question_is_left_out_for_good(run):
+    """One question a step comes in turn, so a pass over the 16 questions takes 16 steps."""
+    _, steps = run(Off())
+    asked = steps(1, 96)
+    for first in range(1, 65):
+        seen = {one.question.question_id for step in range(first, first + 32) for one in asked[step]}
+        assert seen == {q.question_id for q in QUESTIONS}
+
+
+def test_a_resumed_run_asks_the_same_questions(run, cache):
+    selection, steps = run(Off())
+    steps(1, 12)
+    position = selection.stream.position
+    first = steps(13, 20)
+    cache.rollback(12)
+    again, steps = run(Off())
+    again.stream.position = position
+    assert steps(13, 20) == first
+
+
+def test_after_a_rollback_what_was_learned_since_is_forgotten(run, cache):
+    selection, steps = run(Off())
+    steps(1, 6)
+    position = selection.stream.position
+    first = steps(7, 9)
+    cache.rollback(6)
+    selection.forget()
+    selection.stream.position = position
+    assert steps(7, 9) == first
+
+
+def test_what_was_tried_in_this_step_is_not_asked_again(run):
+    selection, steps = run(Off())
+    steps(1, 12)
+    tried = {q.question_id for q in QUESTIONS[:12]}
+    assert {one.question.question_id for one in selection.choose(4, tried, 13)} == {q.question_id for q in QUESTIONS[12:]}
