@@ -59,10 +59,10 @@ CONFIGURATIONS = {
     # Groups without signal are replaced, so steps take different numbers of questions, also across the end of an episode.
     "dynamic": {
         "algo.dynamic_filtering_enable": True,
-        "rpo.dynamic.keep": "rewards",
         "rpo.shaping.alpha": 0.01,
         "rpo.replay.share": 0.5,
         "rpo.select": "signal",
+        "rpo.tail": 0.7,
     },
     # Several paths per question, each scored by the engine before it is cut.
     "verify": {"rpo.method": "verify", "rpo.replay.share": 0.5},

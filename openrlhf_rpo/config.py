@@ -16,6 +16,7 @@ from openrlhf_rpo.option import (
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
+    SHARE_ABOVE_ZERO,
     Bounds,
     add_option,
     check_bounds,
@@ -76,7 +77,6 @@ class AdvantageOptions:
 class DynamicOptions:
     """Dynamic sampling, with --algo.dynamic_filtering_enable (DAPO)."""
 
-    keep: str = option("scores", "keep a group if its scores (or: its shaped rewards) differ", choices=("scores", "rewards"))
     max_batches: int = option(
         10,
         "stop with an error when this many batches of questions do not fill one training batch",
@@ -171,6 +171,11 @@ class RPOConfig:
         "which questions to ask: uniform (data order; replayed ones least recently visited first) or signal (mostly those "
         "whose samples are likely to differ in score, per generated token)",
         choices=("uniform", "signal"),
+    )
+    tail: float = option(
+        1.0,
+        "stop a rollout when this share of its groups is done, and go on with the others in the next step; 1: wait for all",
+        bounds=SHARE_ABOVE_ZERO,
     )
     log_samples: int = option(
         0,

@@ -44,6 +44,7 @@ def _plain(value: float) -> str:
 FINITE = Bounds()
 SHARE = Bounds(0, 1)
 SHARE_BELOW_ONE = Bounds(0, 1, (False, True))
+SHARE_ABOVE_ZERO = Bounds(0, 1, (True, False))
 NOT_NEGATIVE = Bounds(0)
 POSITIVE = Bounds(0, open=(True, False))
 AT_LEAST_ONE = Bounds(1)

@@ -49,10 +49,11 @@ class Starved(Failed):
 
 @dataclass(frozen=True)
 class Batch:
-    """The groups of a step: those trained on, and those that dynamic sampling dropped."""
+    """The groups of a step: those trained on, those that dynamic sampling dropped, and those that wait for the next."""
 
     kept: list[Group]
     dropped: list[Group]
+    waiting: list[Group]
 
     @property
     def groups(self) -> list[Group]:
@@ -91,7 +92,7 @@ class _RPOTrainer(BasePPOTrainer):
         self.stream = QuestionStream(questions, args.train.seed, args.train.num_episodes)
         self.cache = self.open_cache(tokenizer)
         epoch = len(questions) / args.rollout.batch_size if self.config.select == "signal" else None
-        self.selection = Selection(self.stream, self.cache, self.config.method, epoch)
+        self.selection = Selection(self.stream, self.cache, self.config.method, epoch, self.config.tail)
         self.samples = SampleLog.of_run(self.config, args.ckpt.path, tokenizer)
         self.rollout = Rollout(
             Generator(vllm_engines, args.vllm.enable_sleep),
@@ -203,8 +204,9 @@ class _RPOTrainer(BasePPOTrainer):
         size = self.args.rollout.batch_size
         kept: list[Group] = []
         dropped: list[Group] = []
+        waiting: list[Group] = []
         while len(kept) < size:
-            tried = {g.question.question_id for g in kept + dropped}
+            tried = {g.question.question_id for g in kept + dropped + waiting}
             missing = size - len(kept)
             n_questions = len(self.stream.questions)
             if is_starved(len(tried), n_questions, missing, size * self.config.dynamic.max_batches):
@@ -217,16 +219,14 @@ class _RPOTrainer(BasePPOTrainer):
             asked = self.selection.choose(missing, tried, step)
             if len(asked) < missing:
                 return None
-            for group in self.rollout.roll_out(asked, step):
-                (kept if self.has_signal(group) else dropped).append(group)
-        return Batch(kept, dropped)
+            for group in self.rollout.roll_out(asked, step, missing):
+                (waiting if group.waits else kept if self.has_signal(group) else dropped).append(group)
+        return Batch(kept, dropped, waiting)
 
     def has_signal(self, group: Group) -> bool:
-        """Whether dynamic sampling keeps the group: its scores differ with a mean in range, or its shaped rewards differ."""
+        """Whether dynamic sampling keeps the group: its scores differ with a mean in range."""
         if not self.args.algo.dynamic_filtering_enable:
             return True
-        if self.config.dynamic.keep == "rewards":
-            return has_signal([s.shaped_reward for s in group.samples])
         scores = [s.score for s in group.samples]
         low, high = self.args.algo.dynamic_filtering_range
         return has_signal(scores) and low < fmean(scores) < high
@@ -264,7 +264,7 @@ class _RPOTrainer(BasePPOTrainer):
             for group in groups
         ]
         metrics = {name: float(value) for name, value in trained.items() if value is not None}
-        metrics |= rollout_metrics(groups, step, self.totals) | cache_metrics(decisions)
+        metrics |= rollout_metrics(groups, step, self.totals, batch.waiting) | cache_metrics(decisions)
         if self.args.algo.dynamic_filtering_enable:
             metrics["dynamic_filtering_pass_rate"] = 100 * len(batch.kept) / len(groups)
         failures = self.rollout.scorer.failures if self.rollout.scorer is not None else 0
@@ -275,7 +275,8 @@ class _RPOTrainer(BasePPOTrainer):
         metrics |= self.rollout.draft_metrics(groups) | self.clock.metrics()
         self.totals = metrics
         with self.clock("cache"):  # counted in the next step's record
-            self.cache.commit_step(StepRecord(step, self.stream.episode, self.stream.position, metrics), decisions)
+            record = StepRecord(step, self.stream.episode, self.stream.position, metrics)
+            self.cache.commit_step(record, decisions, batch.waiting)
             self.selection.learn(decision.visit for decision in decisions)
         if self.samples is not None:
             self.samples.write(step, batch.kept, batch.dropped)
@@ -297,7 +298,7 @@ class _RPOTrainer(BasePPOTrainer):
         for group in batch.kept:
             samples = [replace(s, score=next(scores), shaped_reward=next(rewards)) for s in group.samples]
             kept.append(replace(group, samples=tuple(samples)))
-        return Batch(kept, batch.dropped)
+        return replace(batch, kept=kept)
 
     # ── Evaluation, logs, checkpoints ──
 

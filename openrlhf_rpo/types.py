@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "unfinished"]
+"""Why a sample ended: with the end token, at its length limit, or not yet (``--rpo.tail`` stopped it)."""
 
 # The slot of a question's own path. The method defines what other slots hold.
 OWN = 0
@@ -129,7 +130,8 @@ class Visit:
     ``cut`` and ``prefix_length`` are means over the group's samples, in whole tokens; ``slot`` is that of the first sample's
     path. ``shortest_path`` is the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the
     bare question. ``n_tokens`` were generated in all samples (0 in caches older than that). ``asked`` is the reason in one
-    word ("turn", "replay", "signal"), ``chance`` the estimated chance of a sample that "signal" went by.
+    word ("turn", "replay", "signal", or "unfinished": the group had waited), ``chance`` what "signal" estimated as the
+    chance of a sample.
     """
 
     question_id: str
@@ -151,6 +153,8 @@ class Visit:
 class Group:
     """The G samples of one question in one step, in the order requested.
 
+    ``waits``: the next step goes on with it, because ``--rpo.tail`` stopped this one before all its samples were done.
+    ``n_before`` of its tokens are of earlier steps.
     ``visits`` are the question's earlier visits, oldest first, as many as the method reads; ``asked`` and ``chance`` are
     those of its next one.
     """
@@ -160,6 +164,13 @@ class Group:
     visits: tuple[Visit, ...] = ()
     asked: str = "turn"
     chance: float | None = None
+    waits: bool = False
+    n_before: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Generated in all samples."""
+        return sum(len(sample.response_ids) for sample in self.samples)
 
 
 @dataclass(frozen=True, slots=True)

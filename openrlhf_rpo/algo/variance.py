@@ -1,6 +1,6 @@
 """Whether a group has signal: with equal values every centred advantage is 0.
 
-Dynamic sampling (DAPO, section 3.2) tests the scores, or the shaped rewards, with it.
+Dynamic sampling (DAPO, section 3.2) tests the scores with it.
 """
 
 from collections.abc import Sequence

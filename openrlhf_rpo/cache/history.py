@@ -11,7 +11,7 @@ from openrlhf_rpo.cache.codec import CodecError
 from openrlhf_rpo.cache.columns import BadValue
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, cure_of
 from openrlhf_rpo.cache.inspection import Inspection
-from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow
+from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, UnfinishedRow, VisitRow
 from openrlhf_rpo.cache.replay import ReplayQueue
 from openrlhf_rpo.cache.rows import (
     CHUNK,
@@ -34,11 +34,12 @@ from openrlhf_rpo.cache.rows import (
     question_of,
     record_of,
     run_value,
+    sample_of,
     visit_of,
 )
 from openrlhf_rpo.cache.session import Database
 from openrlhf_rpo.cache.upkeep import bad_values
-from openrlhf_rpo.types import OWN, Path, Question, StepRecord, Visit
+from openrlhf_rpo.types import OWN, Path, Question, Sample, StepRecord, Visit
 
 
 class PathOutline(NamedTuple):
@@ -239,6 +240,17 @@ class CacheHistory:
     def _replay_queue(self) -> ReplayQueue:
         with self._transaction() as session:
             return ReplayQueue.load(session)
+
+    def unfinished(self) -> list[tuple[str, tuple[Sample, ...]]]:
+        """The groups that the latest step stopped, each question with its samples, sorted. Raises ``CacheCorrupt``."""
+        with self._transaction() as session:
+            query = select(UnfinishedRow).where(UnfinishedRow.step == latest_step(session))
+            rows = sorted(session.scalars(query), key=lambda row: (row.question_id, row.number))
+            paths = {i: path_of(session.get_one(PathRow, i)) for i in {row.path_id for row in rows} - {None}}
+            found: dict[str, tuple[Sample, ...]] = {}
+            for row in rows:
+                found[row.question_id] = (*found.get(row.question_id, ()), sample_of(row, paths.get(row.path_id)))
+        return list(found.items())
 
     # ── One question ──
 

@@ -79,8 +79,29 @@ class VisitRow(Base):
     start_bare: Mapped[bool] = mapped_column(flag())
     slot: Mapped[int] = mapped_column(whole(), server_default="0")
     n_tokens: Mapped[int] = mapped_column(whole(), server_default="0")
-    asked: Mapped[str] = mapped_column(word("turn", "replay", "signal"), server_default="turn")
+    asked: Mapped[str] = mapped_column(word("turn", "replay", "signal", "unfinished"), server_default="turn")
     chance: Mapped[float | None] = mapped_column(share(nullable=True))
+
+
+class UnfinishedRow(Base):
+    """One sample of a group that ``step`` stopped, and with which the next step goes on (``types.Sample``).
+
+    ``token_ids`` and ``log_probs`` are of the response so far. The prefix is the head of the path ``path_id``;
+    ``prefix_log_probs`` is null where the path's own are meant.
+    """
+
+    __tablename__ = "unfinished"
+
+    step: Mapped[int] = mapped_column(whole(1), primary_key=True, autoincrement=False)
+    question_id: Mapped[str] = mapped_column(words(), primary_key=True)
+    number: Mapped[int] = mapped_column(whole(), primary_key=True, autoincrement=False)
+    token_ids: Mapped[bytes] = mapped_column(encoded())
+    log_probs: Mapped[bytes] = mapped_column(encoded())
+    finish_reason: Mapped[str] = mapped_column(word("stop", "length", "unfinished"))
+    prefix_length: Mapped[int] = mapped_column(whole())
+    prefix_log_probs: Mapped[bytes | None] = mapped_column(encoded(nullable=True))
+    cut: Mapped[int] = mapped_column(whole())
+    path_id: Mapped[int | None] = mapped_column(whole(1, nullable=True), ForeignKey("paths.id"), index=True)
 
 
 class StepRow(Base):

@@ -18,8 +18,18 @@ from openrlhf_rpo.cache.codec import (
     encode_token_ids,
 )
 from openrlhf_rpo.cache.columns import is_json, shown, whole
-from openrlhf_rpo.cache.models import Base, EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow, checksum_of
-from openrlhf_rpo.types import OWN, Path, Question, StepRecord, Visit
+from openrlhf_rpo.cache.models import (
+    Base,
+    EvaluationRow,
+    PathRow,
+    QuestionRow,
+    RunRow,
+    StepRow,
+    UnfinishedRow,
+    VisitRow,
+    checksum_of,
+)
+from openrlhf_rpo.types import OWN, Group, Path, Prefix, Question, Sample, StepRecord, Visit
 
 # Bound variables per query: below the limit of every database.
 CHUNK = 500
@@ -79,6 +89,57 @@ def path_of(row: Read, with_log_probs: bool = True) -> Path:
         raise CodecError(f"{name_of(row, PathRow)} is damaged ({error})") from error
     values = {name: getattr(row, name) for name in _OF_PATH}
     return Path(**values, token_ids=token_ids, log_probs=log_probs, path_id=row.id)
+
+
+def unfinished_values(group: Group, step: int) -> list[dict[str, Any]]:
+    """The columns of the samples of a group that waits after ``step``. Raises ValueError if they cannot be stored."""
+    try:
+        return [_unfinished(group.question.question_id, step, i, sample) for i, sample in enumerate(group.samples)]
+    except CodecError as error:
+        raise ValueError(f"the samples of question {group.question.question_id} cannot be stored: {error}") from error
+
+
+def _unfinished(question_id: str, step: int, number: int, sample: Sample) -> dict[str, Any]:
+    path, logs = sample.prefix.path, sample.prefix.log_probs
+    own = path is None or logs is None or (path.log_probs or ())[: len(logs)] == logs
+    return {
+        "step": step,
+        "question_id": question_id,
+        "number": number,
+        "token_ids": encode_token_ids(sample.response_ids),
+        "log_probs": encode_log_probs(sample.response_log_probs),
+        "finish_reason": sample.finish_reason,
+        "prefix_length": len(sample.prefix),
+        "prefix_log_probs": None if own or logs is None else encode_log_probs(logs),
+        "cut": sample.prefix.cut,
+        "path_id": None if path is None else path.path_id,
+    }
+
+
+def sample_of(row: Read, path: Path | None) -> Sample:
+    """The sample of a row; ``path`` has its ``path_id``. Raises ``CodecError`` when it is damaged."""
+    check(row, UnfinishedRow)
+    prefix = Prefix()
+    if path is not None:
+        own = path.log_probs[: row.prefix_length] if path.log_probs is not None else None
+        logs = own if row.prefix_log_probs is None else decode_log_probs(row.prefix_log_probs)
+        prefix = Prefix(path.token_ids[: row.prefix_length], logs, row.cut, path)
+    sample = Sample(prefix, decode_token_ids(row.token_ids), decode_log_probs(row.log_probs), row.finish_reason)
+    lengths = len(prefix), len(sample.response_ids), len(prefix) if prefix.log_probs is None else len(prefix.log_probs)
+    if lengths != (row.prefix_length, len(sample.response_log_probs), row.prefix_length):
+        raise CodecError(f"{name_of(row, UnfinishedRow)} is damaged (its lengths differ)")
+    return sample
+
+
+def check_unfinished(row: Read) -> None:
+    """Raise ``CodecError`` when a sample is damaged, whatever its path is."""
+    check(row, UnfinishedRow)
+    try:
+        for encoded in (row.token_ids, row.log_probs, row.prefix_log_probs):
+            if encoded is not None:
+                check_bytes(encoded)
+    except CodecError as error:
+        raise CodecError(f"{name_of(row, UnfinishedRow)} is damaged ({error})") from error
 
 
 def fields(value: Question | Visit | StepRecord) -> dict[str, Any]:
@@ -178,7 +239,7 @@ _IMPOSSIBLE: dict[type[Base], Callable[[Read], str | None]] = {
     PathRow: _impossible_path,
     VisitRow: _impossible_visit,
     RunRow: _impossible_entry,
-    **dict.fromkeys((QuestionRow, StepRow, EvaluationRow), lambda row: None),
+    **dict.fromkeys((QuestionRow, StepRow, EvaluationRow, UnfinishedRow), lambda row: None),
 }
 """What is wrong with values that are right one by one."""
 
@@ -191,6 +252,7 @@ def name_of(row: Read, table: type[Base]) -> str:
 _NAMES: dict[type[Base], str] = {
     PathRow: "path {row.id} of question {row.question_id:.80} (step {row.step})",
     VisitRow: "the visit of question {row.question_id:.80} at step {row.step}",
+    UnfinishedRow: "unfinished sample {row.number} of question {row.question_id:.80} at step {row.step}",
     StepRow: "the record of step {row.step}",
     EvaluationRow: "the evaluation of step {row.step}",
     QuestionRow: "question {row.question_id:.80}",

@@ -1,6 +1,6 @@
 """``PathCache``, the only writer of cached paths, owned by the single controller (docs/cache.md)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from openrlhf_rpo.cache import upkeep
 from openrlhf_rpo.cache.errors import CacheMismatch
 from openrlhf_rpo.cache.history import CacheHistory
 from openrlhf_rpo.cache.inspection import Inspection
-from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow
+from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, UnfinishedRow, VisitRow
 from openrlhf_rpo.cache.replay import ReplayQueue
 from openrlhf_rpo.cache.rows import (
     FINGERPRINT,
@@ -33,9 +33,10 @@ from openrlhf_rpo.cache.rows import (
     replace_row,
     run_value,
     storable,
+    unfinished_values,
 )
 from openrlhf_rpo.cache.session import Database, is_missing, restore_database
-from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord
+from openrlhf_rpo.types import CacheDecision, Group, Path, Question, StepRecord
 
 
 class PathCache(CacheHistory):
@@ -157,8 +158,8 @@ class PathCache(CacheHistory):
             if reached is not None:
                 replace_row(session, RunRow, key=INITIAL_REACHED, value=f"{reached[0]}:{reached[1]}")
 
-    def commit_step(self, record: StepRecord, decisions: Sequence[CacheDecision]) -> None:
-        """Store a step's new paths, visits and record in one transaction, on disk on return.
+    def commit_step(self, record: StepRecord, decisions: Sequence[CacheDecision], waiting: Sequence[Group] = ()) -> None:
+        """Store a step's new paths, visits, record and waiting groups in one transaction, on disk on return.
 
         ``record.step`` must be the latest step + 1, and the step of every path and visit.
         """
@@ -172,6 +173,7 @@ class PathCache(CacheHistory):
                     raise self._error(f"a path of question {path.question_id} came with a visit of {question_id}")
         paths = self._values([path for decision in decisions for path in decision.paths], record.step)
         visits = [fields(decision.visit) for decision in decisions]
+        unfinished = self._encoded(lambda: [row for group in waiting for row in unfinished_values(group, record.step)])
         metrics = finite(record.metrics)
         with self._transaction() as session:
             latest = latest_step(session)
@@ -180,6 +182,7 @@ class PathCache(CacheHistory):
                 raise self._error(f"step {record.step} cannot be committed, {state}")
             self._insert_paths(session, paths)
             insert_rows(session, VisitRow, visits)
+            insert_rows(session, UnfinishedRow, unfinished)
             insert_rows(session, StepRow, [fields(record) | {"metrics": metrics, "created_at": datetime.now(UTC)}])
         if self._queue is not None:
             self._queue.advance(decisions)
@@ -203,7 +206,7 @@ class PathCache(CacheHistory):
                     "that step, remove the cache and restore the copy beside the checkpoint"
                 )
             self._need_kept(session, step)
-            for table in (PathRow, VisitRow, StepRow, EvaluationRow):
+            for table in (UnfinishedRow, PathRow, VisitRow, StepRow, EvaluationRow):
                 session.execute(delete(table).where(table.step > step))
             return max(latest, 0) - step
 
@@ -270,7 +273,10 @@ class PathCache(CacheHistory):
         insert_rows(session, PathRow, [{"id": first + i} | row for i, row in enumerate(rows)])
 
     def _values(self, paths: Sequence[Path], step: int) -> list[dict[str, Any]]:
+        return self._encoded(lambda: [path_values(path, step) for path in paths])
+
+    def _encoded(self, rows: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         try:
-            return [path_values(path, step) for path in paths]
+            return rows()
         except ValueError as error:
             raise self._error(error) from error

@@ -11,12 +11,23 @@ from sqlalchemy.types import NullType
 
 from openrlhf_rpo.cache.codec import CodecError
 from openrlhf_rpo.cache.columns import BadValue, column_reader, shown
-from openrlhf_rpo.cache.models import Base, EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, VisitRow, checksum_of
-from openrlhf_rpo.cache.rows import check, check_path, name_of, path_of
+from openrlhf_rpo.cache.models import (
+    Base,
+    EvaluationRow,
+    PathRow,
+    QuestionRow,
+    RunRow,
+    StepRow,
+    UnfinishedRow,
+    VisitRow,
+    checksum_of,
+)
+from openrlhf_rpo.cache.rows import check, check_path, check_unfinished, name_of, path_of
 
 _BATCH = 200
 _READERS: dict[type[Base], Callable[[Any], object]] = {
     PathRow: path_of,
+    UnfinishedRow: check_unfinished,
     **{table: partial(check, table=table) for table in (RunRow, QuestionRow, VisitRow, StepRow, EvaluationRow)},
 }
 Progress = Callable[[int, int], None]
@@ -102,7 +113,9 @@ def _check_references(session: Session) -> Iterator[str]:
     ).one()
     if count != newest:
         yield f"{count} steps are recorded, and the newest is step {newest}"
-    for table in (PathRow, VisitRow):
+    for table in (PathRow, VisitRow, UnfinishedRow):
+        if not inspect(session.connection()).has_table(table.__tablename__):
+            continue  # in an earlier schema
         beyond = session.scalar(select(func.count()).select_from(table).where(table.step > newest)) or 0
         if beyond:
             yield f"{beyond} rows of {table.__tablename__} are newer than the newest step, {newest}"
@@ -112,8 +125,10 @@ def prune(session: Session, keep_from: int) -> int:
     """Remove the paths that were superseded by step ``keep_from`` and return their number.
 
     The cache at every step >= ``keep_from`` stays the same, so rolling back to any of them is still possible. A path
-    that loses its parent keeps its prefix length, and lineage ends there. Visits and records stay.
+    that loses its parent keeps its prefix length, and lineage ends there. Visits and records stay; groups that were
+    unfinished before go.
     """
+    session.execute(delete(UnfinishedRow).where(UnfinishedRow.step < keep_from))
     newer = aliased(PathRow)
     superseded = (
         select(PathRow.id)

@@ -53,6 +53,7 @@ FORMER: dict[str, str | dict[str, str]] = {
     "rpo.init.max_new_tokens": "nothing: --rpo.init.mode bulk samples up to --rollout.max_new_tokens",
     "rpo.init.batch_size": "nothing: --rpo.init.mode bulk commits 256 questions at a time",
     "rpo.cache.log_probs": "nothing: the sampled tokens' log-probs are always stored",
+    "rpo.dynamic.keep": _GONE,
     "rpo.log_samples_mb": "--rpo.log_samples MEGABYTES",
 }
 # Former values of current options.
@@ -94,13 +95,13 @@ _KEPT_VALUES = {"rpo.cut.fresh_share": 0.0, "rpo.replay.by": "batch", "rpo.advan
 
 
 def translated(stored: Mapping[str, str]) -> dict[str, str]:
-    """A run's stored options (name -> JSON) under today's names.
+    """A run's stored options (name -> JSON) under today's names; those of the current version are returned unchanged.
 
     ``rpo.method`` is "none of this version" when no current method does what the run did. Raises UsageError for options that
     no version stored together.
     """
     if "rpo.cut.rule" not in stored:
-        return {name: value for name, value in stored.items() if name not in FORMER}
+        return dict(stored)
     try:
         return _translated(stored)
     except (KeyError, TypeError) as error:

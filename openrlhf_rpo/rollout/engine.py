@@ -3,7 +3,8 @@
 import asyncio
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,6 +18,9 @@ from openrlhf_rpo.rollout.drafts.speculation import GROUP, allow_logit_bias, for
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, Request, ScoreRequest
 from openrlhf_rpo.types import Rejected
 from openrlhf_rpo.upstream import RolloutRayActor
+
+STREAMED = 16
+"""Tokens between two looks at a sample that may have to stop. Each look costs as much time as a token."""
 
 
 def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed: bool) -> float:
@@ -34,6 +38,10 @@ def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed
 class _RPOEngine(RolloutRayActor):
     speculation: ClassVar[Mapping[str, object] | None] = None
     """vLLM's ``speculative_config``; None: the engine takes no drafts."""
+    stops: ClassVar[bool] = False
+    """Whether samples may be stopped on their way."""
+    most: float = math.inf
+    """The number of tokens at which a sample is stopped."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         if self.speculation:
@@ -41,6 +49,10 @@ class _RPOEngine(RolloutRayActor):
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours
             allow_logit_bias(SamplingParams)
         await super().__init__(*args, **kwargs)
+
+    async def stop_at(self, n_tokens: float) -> None:
+        """Stop every sample, running or to come, when it has at least so many new tokens."""
+        self.most = n_tokens
 
     async def generate_group(self, group: GroupRequest) -> GeneratedGroup:
         """Generate all samples of a group; vLLM's prefix cache prefills their shared tokens once."""
@@ -58,15 +70,16 @@ class _RPOEngine(RolloutRayActor):
     async def _generate_one(self, request: Request, drafts: dict[str, Any] | None) -> Generated:
         if request.rejected is None:
             return await self._complete(request, drafts)
-        first = await self._complete(replace(request, max_tokens=1))
+        first = await self._complete(replace(request, max_tokens=1), None)
         if first.finish_reason == "stop" or request.max_tokens == 1:
             return first
         token_ids, seed = (*request.token_ids, *first.token_ids), request.seed + 1  # do not reuse the first token's noise
         left = replace(request, token_ids=token_ids, max_tokens=request.max_tokens - 1, seed=seed, rejected=None)
-        rest = await self._complete(left, drafts)
+        rest = await self._complete(left, drafts, n_before=1)
         return Generated(first.token_ids + rest.token_ids, first.log_probs + rest.log_probs, rest.finish_reason)
 
-    async def _complete(self, request: Request, drafts: dict[str, Any] | None = None) -> Generated:
+    async def _complete(self, request: Request, drafts: dict[str, Any] | None, n_before: int = 0) -> Generated:
+        """``n_before``: new tokens of the sample so far."""
         rejected = request.rejected
         params = SamplingParams(
             temperature=request.temperature,
@@ -77,26 +90,29 @@ class _RPOEngine(RolloutRayActor):
             logprobs=0,  # only the sampled token's log-prob
             logit_bias=None if rejected is None else {rejected.token_id: math.log(max(rejected.weight, 1e-40))},
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA if self.stops else RequestOutputKind.FINAL_ONLY,
+            stream_interval=STREAMED,
             extra_args=drafts,
         )
-        final = await self._final(request.token_ids, params)
-        if final is None or not final.outputs:
-            raise RuntimeError("the engine ended a request without any output")
-        completion = final.outputs[0]
-        log_probs = tuple(d[t].logprob for t, d in zip(completion.token_ids, completion.logprobs, strict=True))
+        token_ids: list[int] = []
+        log_probs: list[float] = []
+        reason = None
+        async with aclosing(self._outputs(request.token_ids, params)) as outputs:  # closing ends the request
+            async for output in outputs:
+                new, reason = output.outputs[0], output.outputs[0].finish_reason
+                token_ids += new.token_ids
+                log_probs += (d[t].logprob for t, d in zip(new.token_ids, new.logprobs, strict=True))
+                if n_before + len(token_ids) >= self.most:
+                    break
+        if not token_ids:
+            raise RuntimeError("the engine ended a request without any token")
         if rejected is not None:
             processed = self.llm.model_config.logprobs_mode.startswith("processed")
-            log_probs = (without_weight(completion.token_ids[0], log_probs[0], rejected, processed),)
-        return Generated(tuple(completion.token_ids), log_probs, completion.finish_reason)
+            log_probs[0] = without_weight(token_ids[0], log_probs[0], rejected, processed)
+        return Generated(tuple(token_ids), tuple(log_probs), reason or "unfinished")
 
-    async def _final(self, token_ids: tuple[int, ...], params: SamplingParams) -> RequestOutput | None:
-        """The finished request, or None if the engine returned nothing."""
-        final = None
-        prompt = TokensPrompt(prompt_token_ids=list(token_ids))
-        async for output in self.llm.generate(prompt, params, request_id=random_uuid()):
-            final = output
-        return final
+    def _outputs(self, token_ids: tuple[int, ...], params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        return self.llm.generate(TokensPrompt(prompt_token_ids=list(token_ids)), params, request_id=random_uuid())
 
     async def score_group(self, paths: list[ScoreRequest]) -> list[tuple[float, ...]]:
         """The policy's log-probs of each path's tokens, at temperature 1."""
@@ -105,7 +121,9 @@ class _RPOEngine(RolloutRayActor):
     async def _score_one(self, path: ScoreRequest) -> tuple[float, ...]:
         # vLLM must generate at least one token, which is not used.
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-        final = await self._final(path.token_ids, params)
+        final = None
+        async for output in self._outputs(path.token_ids, params):
+            final = output
         if final is None or final.prompt_logprobs is None:
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")
         first = len(path.token_ids) - path.n_tokens
@@ -116,9 +134,9 @@ class _RPOEngine(RolloutRayActor):
 RPOEngine = ray.remote(_RPOEngine)
 
 
-def engine_for(drafts: Any) -> Any:
-    """The engine of a run with these ``--rpo.drafts`` options."""
-    if drafts.mode == "off":
-        return RPOEngine
-    config = speculative_config(drafts.tokens, thrifty=drafts.mode == "auto")
-    return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), {"speculation": config}))
+def engine_for(rpo: Any) -> Any:
+    """The engine of a run with these ``--rpo.*`` options."""
+    drafts = rpo.drafts
+    speculation = None if drafts.mode == "off" else speculative_config(drafts.tokens, thrifty=drafts.mode == "auto")
+    own = {"speculation": speculation, "stops": rpo.tail < 1}
+    return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), own))

@@ -1,6 +1,8 @@
 """Distribute groups of requests over all engines, least loaded first, and yield them as they finish."""
 
+import bisect
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
@@ -25,9 +27,26 @@ class Generator:
         if self.sleeping:
             ray.get([engine.sleep.remote() for engine in self.engines])
 
-    def generate(self, groups: Sequence[GroupRequest]) -> Iterator[tuple[int, GeneratedGroup]]:
-        """Yield (group index, its samples) in the order in which groups finish."""
-        return self._spread(groups, lambda engine, group: engine.generate_group.remote(group))
+    def generate(self, groups: Sequence[GroupRequest], enough: int | None = None) -> Iterator[tuple[int, GeneratedGroup]]:
+        """Yield (group index, its samples) in the order in which groups finish.
+
+        ``enough``: of all groups, that many with the shortest longest sample are wanted. Samples of others are stopped when
+        they have as many tokens as the longest wanted one, or a few more; so what has a token of this length does not
+        depend on which group happened to be done first.
+        """
+        if enough is None:
+            yield from self._spread(groups, lambda engine, group: engine.generate_group.remote(group))
+            return
+        self._stop_at(math.inf)
+        lengths: list[float] = []
+        for index, generated in self._spread(groups, lambda engine, group: engine.generate_group.remote(group)):
+            bisect.insort(lengths, generated.longest)
+            if len(lengths) >= enough and generated.longest <= lengths[enough - 1] < math.inf:
+                self._stop_at(max(1, lengths[enough - 1]))
+            yield index, generated
+
+    def _stop_at(self, n_tokens: float) -> None:
+        ray.get([engine.stop_at.remote(n_tokens) for engine in self.engines])
 
     def score(self, groups: Sequence[list[ScoreRequest]]) -> Iterator[tuple[int, list[tuple[float, ...]]]]:
         """Yield (group index, log-probs of its paths' tokens) in the order in which groups finish."""

@@ -1,5 +1,6 @@
 """What the controller exchanges with an engine. Does not import vLLM, which only engine processes load."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,8 @@ from openrlhf_rpo.types import Rejected
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sample to generate: ``token_ids`` = prompt ids + prefix ids, then at most ``max_tokens`` new tokens.
+    """One sample to generate: ``token_ids`` = prompt ids + prefix ids + what earlier steps generated, then at most
+    ``max_tokens`` new tokens.
 
     ``rejected`` affects the draw of the first new token; it needs ``temperature`` and ``top_p`` 1.
     """
@@ -36,7 +38,7 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What the engine sampled: token ids (with the end token), their log-probs, and "stop" or "length"."""
+    """What the engine sampled: token ids (with the end token), their log-probs, and "stop", "length" or "unfinished"."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
@@ -50,6 +52,12 @@ class GeneratedGroup:
     samples: list[Generated]
     drafted: int = 0
     accepted: int = 0
+
+    @property
+    def longest(self) -> float:
+        """The tokens of its longest sample; infinite if one is unfinished."""
+        lengths = (math.inf if s.finish_reason == "unfinished" else len(s.token_ids) for s in self.samples)
+        return max(lengths, default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from openrlhf_rpo.algo.shaping import shape_rewards
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.rollout.generation import Generator
-from openrlhf_rpo.rollout.requests import Generated, GroupRequest, Request, ScoreRequest
+from openrlhf_rpo.rollout.requests import GeneratedGroup, GroupRequest, Request, ScoreRequest
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.rollout.selection import Asked
+from openrlhf_rpo.rollout.unfinished import begin, count, go_on, shortened, tail
 from openrlhf_rpo.run.phases import PhaseClock
 from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 
@@ -67,22 +68,29 @@ class Rollout:
             max_path_length=args.rollout.max_new_tokens,
         )
 
-    def roll_out(self, asked: Sequence[Asked], step: int) -> list[Group]:
-        """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later."""
+    def roll_out(self, asked: Sequence[Asked], step: int, enough: int | None = None) -> list[Group]:
+        """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later.
+
+        ``enough``: with ``--rpo.tail`` below 1 that many of them are done, and the others wait, without scores.
+        """
         questions = [one.question for one in asked]
         stored = self.stored([q.question_id for q in questions])
         paths = [
-            () if one.bare else choose_paths(self.config.method, known, self.sampling.n_samples)
+            () if one.bare or one.begun else choose_paths(self.config.method, known, self.sampling.n_samples)
             for one, known in zip(asked, stored, strict=True)
         ]
         scored = self.score_paths(questions, paths) if self.config.method.scores else [()] * len(questions)
-        prefixes = [
-            self.prefixes(q, Cut(p, keyed_generator(self.seed, step, q.question_id, "cut"), known.visits, now))
-            for q, known, p, now in zip(questions, stored, paths, scored, strict=True)
+        begun = [
+            one.begun
+            or begin(self.prefixes(q, Cut(p, keyed_generator(self.seed, step, q.question_id, "cut"), known.visits, now)))
+            for one, q, known, p, now in zip(asked, questions, stored, paths, scored, strict=True)
         ]
-        groups = self._generate(questions, prefixes, self.sampling, step, drafts=self.drafts(stored))
+        enough = enough if self.config.tail < 1 else None
+        groups = self._generate(questions, begun, self.sampling, step, drafts=self.drafts(stored), enough=enough)
         told = zip(groups, stored, asked, strict=True)
-        return self.score([replace(g, visits=known.visits, asked=a.reason, chance=a.chance) for g, known, a in told])
+        groups = [replace(g, visits=known.visits, asked=a.reason, chance=a.chance) for g, known, a in told]
+        done = iter(self.score([group for group in groups if not group.waits]))
+        return [group if group.waits else next(done) for group in groups]
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
         """What the cache holds for each question; all visits only if the method reads them."""
@@ -156,7 +164,7 @@ class Rollout:
         on_group: Callable[[Group], None] = lambda group: None,
     ) -> list[Group]:
         """Scored groups from given prefixes, one prefix per sample; ``sampling.n_samples`` is ignored."""
-        return self.score(self._generate(questions, prefixes, sampling, step, on_group))
+        return self.score(self._generate(questions, list(map(begin, prefixes)), sampling, step, on_group))
 
     def max_path_length(self, question: Question, sampling: Sampling) -> int:
         """The longest path of this question in tokens: max_new_tokens, or less if max_len leaves less after the prompt."""
@@ -184,41 +192,52 @@ class Rollout:
     def _generate(
         self,
         questions: Sequence[Question],
-        prefixes: Sequence[tuple[Prefix, ...]],
+        begun: Sequence[tuple[Sample, ...]],
         sampling: Sampling,
         step: int,
         on_group: Callable[[Group], None] = lambda group: None,
         drafts: Sequence[Sequence[bytes]] | None = None,
+        enough: int | None = None,
     ) -> list[Group]:
-        groups: dict[int, Group] = {}
+        """Go on with all samples that are unfinished."""
+        found: dict[int, GeneratedGroup] = {}
         bar = tqdm(total=len(questions), desc="Generating", unit="group", delay=5, mininterval=5)
         with self.clock("rollout"), bar, self.generator as generator:
             requests = [
-                GroupRequest(self._requests(q, p, sampling, step), len(q.prompt_ids), d)
-                for q, p, d in zip(questions, prefixes, drafts or [()] * len(questions), strict=True)
+                GroupRequest(self._requests(q, b, sampling, step), len(q.prompt_ids), d)
+                for q, b, d in zip(questions, begun, drafts or [()] * len(questions), strict=True)
             ]
-            for i, generated in generator.generate(requests):
+            for i, generated in generator.generate(requests, enough):
                 self.drafted += generated.drafted
                 self.accepted += generated.accepted
-                samples = (_sample(p, g) for p, g in zip(prefixes[i], generated.samples, strict=True))
-                group = groups[i] = Group(questions[i], tuple(samples))
+                found[i] = generated
                 bar.update()
-                on_group(group)
-        return [groups[i] for i in range(len(questions))]
+                on_group(Group(questions[i], go_on(begun[i], generated.samples)))
+        ordered = [found[i] for i in range(len(questions))]
+        limit, waiting = tail([group.longest for group in ordered], len(questions) if enough is None else enough)
+        groups = []
+        for question, samples, new, waits in zip(questions, begun, ordered, waiting, strict=True):
+            kept = [shortened(generated, limit) for generated in new.samples] if waits else new.samples
+            groups.append(Group(question, go_on(samples, kept), waits=waits, n_before=count(samples)))
+        return groups
 
-    def _requests(self, question: Question, prefixes: tuple[Prefix, ...], sampling: Sampling, step: int) -> list[Request]:
+    def _requests(self, question: Question, begun: tuple[Sample, ...], sampling: Sampling, step: int) -> list[Request]:
         longest = self.max_path_length(question, sampling)
         return [
             Request(
-                token_ids=(*question.prompt_ids, *prefix.token_ids),
-                max_tokens=self.config.method.budget(len(prefix), prefix.cut, max(1, longest - len(prefix))),
+                token_ids=(*question.prompt_ids, *s.prefix.token_ids, *s.response_ids),
+                max_tokens=self._budget(s.prefix, longest) - len(s.response_ids),
                 seed=request_seed(self.seed, step, question.question_id, i),
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
-                rejected=prefix.rejected,
+                rejected=None if s.response_ids else s.prefix.rejected,
             )
-            for i, prefix in enumerate(prefixes)
+            for i, s in enumerate(begun)
+            if s.finish_reason == "unfinished"
         ]
+
+    def _budget(self, prefix: Prefix, longest: int) -> int:
+        return self.config.method.budget(len(prefix), prefix.cut, max(1, longest - len(prefix)))
 
     def _to_score(self, question: Question, path: Path) -> ScoreRequest:
         token_ids = path.token_ids[: self.max_len - 1 - len(question.prompt_ids)]
@@ -235,8 +254,3 @@ class Rollout:
             RewardRequest(question.question_id, query, question.prompt, question.label, response, len(path))
             for query, response, path in zip(queries, responses, paths, strict=True)
         ]
-
-
-def _sample(prefix: Prefix, generated: Generated) -> Sample:
-    finish = "length" if generated.finish_reason == "length" else "stop"
-    return Sample(prefix, generated.token_ids, generated.log_probs, finish)

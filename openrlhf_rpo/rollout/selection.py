@@ -1,5 +1,6 @@
 """Which questions a step asks, and why."""
 
+import math
 import sys
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from openrlhf_rpo.algo.methods import Method
 from openrlhf_rpo.algo.methods.replay import n_replayed
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.rollout.questions import QuestionStream
-from openrlhf_rpo.types import Question, Visit
+from openrlhf_rpo.types import Question, Sample, Visit
 
 BY_SIGNAL = 0.75
 """Share of a batch chosen by signal where the method replays no share. The rest is in turn, so none is left out for good."""
@@ -18,39 +19,50 @@ BY_SIGNAL = 0.75
 
 @dataclass(frozen=True)
 class Asked:
-    """A question of a step. ``reason``: its turn in the data, a stored path to replay, or its signal.
+    """A question of a step. ``reason``: its turn in the data, a stored path to replay, its signal, or an unfinished group.
 
-    ``chance``: the estimate of its samples' chance that it was chosen by. ``bare``: do not continue stored paths.
+    ``chance``: the estimate of its samples' chance that it was chosen by. ``bare``: do not continue stored paths. ``begun``:
+    the samples of its unfinished group.
     """
 
     question: Question
     reason: str
     chance: float | None = None
     bare: bool = False
+    begun: tuple[Sample, ...] = ()
 
 
 class Selection:
-    """The questions of every step, in order. ``epoch``: the steps of one pass over the data; None: signal is not asked for.
+    """The questions of every step. Reads the cache, so that a resumed run asks the same ones.
 
-    Reads the cache, so that a resumed run asks the same ones.
+    ``epoch``: the steps of one pass over the data; None: signal is not asked for. ``tail``: the share of its groups that a
+    step waits for; as many more are begun.
     """
 
-    def __init__(self, stream: QuestionStream, cache: PathCache, method: Method, epoch: float | None) -> None:
+    def __init__(
+        self, stream: QuestionStream, cache: PathCache, method: Method, epoch: float | None, tail: float = 1.0
+    ) -> None:
         self.stream = stream
         self.cache = cache
         self.method = method
         self.epoch = epoch
+        self.tail = tail
         self.by_id = {q.question_id: q for q in stream.questions}
         self.chances: Chances | None = None
 
     def choose(self, n: int, exclude: Set[str], step: int) -> list[Asked]:
-        """``n`` questions that are not in ``exclude``; fewer at the end of the data.
+        """Questions that are not in ``exclude``, enough to have ``n`` groups done; fewer at the end of the data.
 
-        The method's share replays stored paths (least recently visited first); with signal it is the ones worth most.
+        Unfinished groups first. The method's share of the others replays stored paths (least recently visited first); with
+        signal it is the ones worth most.
         """
+        unfinished = self.cache.unfinished() if self.tail < 1 else []
+        begun = [self._go_on(group) for group in unfinished if group[0] not in exclude]
+        exclude = exclude | {asked.question.question_id for asked in begun}
+        n = max(0, math.ceil(n / self.tail - 1e-9) - len(begun))
         chosen = self._by_signal(n, exclude, step) if self.epoch else self._to_replay(n, exclude, step)
         new = self.stream.take(n - len(chosen), exclude | {asked.question.question_id for asked in chosen})
-        return chosen + [Asked(question, "turn", bare=self.method.replay_share > 0) for question in new]
+        return begun + chosen + [Asked(question, "turn", bare=self.method.replay_share > 0) for question in new]
 
     def learn(self, visits: Iterable[Visit]) -> None:
         """The visits of a step that was committed."""
@@ -60,6 +72,9 @@ class Selection:
     def forget(self) -> None:
         """The cache was rolled back."""
         self.chances = None
+
+    def _go_on(self, group: tuple[str, tuple[Sample, ...]]) -> Asked:
+        return Asked(self.by_id[group[0]], "unfinished", begun=group[1])
 
     def _to_replay(self, n: int, exclude: Set[str], step: int) -> list[Asked]:
         wanted = n_replayed(n, self.method.replay_share, step)

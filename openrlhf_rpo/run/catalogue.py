@@ -24,6 +24,7 @@ ROLLOUT = {
     "rpo/groups_without_variance": Figure("share", "groups whose scores are all the same: they teach nothing"),
     "rpo/groups_all_right": Figure("share", "groups in which every sample is rewarded"),
     "rpo/groups_all_wrong": Figure("share", "groups in which no sample is rewarded"),
+    "rpo/groups_waiting": Figure("", "groups that --rpo.tail stopped, and that the next step goes on with"),
     "rpo/groups_from_bare_question": Figure(
         "share",
         "groups that start from the bare question: nothing cached, new from the data, after a reset, or after "

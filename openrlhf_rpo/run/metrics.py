@@ -12,13 +12,16 @@ GENERATED_TOTAL = "rpo/tokens_generated_total"
 REUSED_TOTAL = "rpo/tokens_reused_total"
 
 
-def rollout_metrics(groups: Sequence[Group], step: int, totals: dict[str, float]) -> dict[str, float]:
+def rollout_metrics(
+    groups: Sequence[Group], step: int, totals: dict[str, float], waiting: Sequence[Group] = ()
+) -> dict[str, float]:
     """Means over all samples of the step, filtered groups included; lengths and cuts in tokens, ages in steps.
 
-    ``totals`` are the cumulative counts before this step (``GENERATED_TOTAL``, ``REUSED_TOTAL``).
+    ``totals`` are the cumulative counts before this step (``GENERATED_TOTAL``, ``REUSED_TOTAL``). Of the groups that wait,
+    only the tokens count.
     """
     samples = [sample for group in groups for sample in group.samples]
-    generated = sum(len(s.response_ids) for s in samples)
+    generated = sum(group.n_tokens - group.n_before for group in (*groups, *waiting))
     reused = sum(len(s.prefix) for s in samples)
     replayed = [s.prefix for s in samples if s.prefix.path is not None]
     scores = [[s.score for s in g.samples if s.score is not None] for g in groups]
@@ -32,6 +35,7 @@ def rollout_metrics(groups: Sequence[Group], step: int, totals: dict[str, float]
         "rpo/groups_without_variance": fmean(not has_signal(group) for group in scores),
         "rpo/groups_all_right": kinds["all_right"] / len(groups),
         "rpo/groups_all_wrong": kinds["all_wrong"] / len(groups),
+        "rpo/groups_waiting": float(len(waiting)),
         "rpo/groups_from_bare_question": fmean(g.samples[0].prefix.path is None for g in groups),
         "rpo/cut": fmean(p.cut for p in replayed) if replayed else 0.0,
         "rpo/cache_age": fmean(step - p.path.step for p in replayed if p.path) if replayed else 0.0,

@@ -32,6 +32,7 @@ def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted
     assert [line for line in resumed.differences(finished_run) if "metrics: rpo/drafts/" not in line] == []
     with resumed.cache() as cache:
         assert all(record.metrics["rpo/drafts/accepted"] > 0 for record in cache.records()[4:])
+        assert sum(record.metrics["rpo/groups_waiting"] for record in cache.records()[3:]) > 0
     assert not (tmp_path / "checkpoints" / STAGING).exists()
 
 
@@ -122,7 +123,7 @@ def test_a_run_of_the_former_options_goes_on_as_the_method_that_it_was(tmp_path,
         "ckpt__save_steps": 2,
         "ckpt__load_enable": True,
     }
-    before = PathCache.open_to_read(f"sqlite:///{tmp_path}/checkpoints/rpo_cache.db")
+    before = PathCache.open(f"sqlite:///{tmp_path}/checkpoints/rpo_cache.db")
     with before:
         records = before.records()
     assert '--rpo.method was "verify", now "rpo"' in refused(training_command(tmp_path, 2, **options), capsys)

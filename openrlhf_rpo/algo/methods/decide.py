@@ -73,7 +73,7 @@ def _visit(group: Group, step: int, choice: Choice, n_rewarded: int) -> Visit:
         outcome=choice.outcome,
         start_bare=choice.start_bare,
         slot=OWN if path is None else path.slot,
-        n_tokens=sum(len(sample.response_ids) for sample in group.samples),
+        n_tokens=group.n_tokens,
         asked=group.asked,
         chance=group.chance,
     )

@@ -121,6 +121,7 @@ const CONTINUED = { 1: ["from a wrong path"], 2: ["from an imported path"] };
 const REASONS = {
   turn: () => "its turn",
   replay: () => "to replay its path",
+  unfinished: () => "to go on with it",
   signal: (visit) => `for its signal: ${Math.round(100 * visit.chance)} % right expected`,
 };
 

@@ -54,7 +54,7 @@ def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commi
     cache.close()
     to_first_schema(url)
     assert revision(url) == "0001"
-    with pytest.raises(CacheOlder, match="has schema revision 0001, this version of openrlhf_rpo reads 0005"):
+    with pytest.raises(CacheOlder, match="has schema revision 0001, this version of openrlhf_rpo reads 0006"):
         PathCache.open_to_read(url)
     with reopen() as upgraded:
         assert upgraded.verify() == []
@@ -69,7 +69,7 @@ def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commi
         commit(upgraded, 4, {"q": (4,)})
         assert upgraded.rollback(1) == 3
         assert list(upgraded.iter_paths()) == steps[1]
-    assert revision(url) == "0005"
+    assert revision(url) == "0006"
 
 
 def test_a_damaged_cache_of_the_first_schema_gets_no_checksums(cache, url, file, path, commit, reopen) -> None:
@@ -104,7 +104,7 @@ def test_a_schema_of_a_later_version_is_refused_with_both_revisions(cache, reope
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
     for attempt in (reopen, lambda: PathCache.open_to_read(url)):
-        with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0005") as refusal:
+        with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0006") as refusal:
             attempt()
         assert where in str(refusal.value)
 

@@ -107,4 +107,3 @@ def test_a_run_that_no_method_of_today_goes_on_with_says_so(changes):
 def test_a_run_of_today_is_as_it_is():
     stored = {"rpo.method": '"rpo"', "rpo.cut.max": '"ratio:1"'}
     assert translated(stored) == stored
-    assert translated(stored | {"rpo.cache.log_probs": "true"}) == stored

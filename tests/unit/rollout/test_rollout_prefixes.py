@@ -37,7 +37,7 @@ class Engines:
     def __exit__(self, *exc):
         pass
 
-    def generate(self, groups) -> Iterator:
+    def generate(self, groups, enough=None) -> Iterator:
         self.asked, self.groups = groups, [group.samples for group in groups]
         for i in reversed(range(len(groups))):
             tokens = [(7, 8 + j % 2, END) for j in range(len(groups[i]))]

@@ -37,6 +37,7 @@ def test_rollout_metrics_worked_example():
             "rpo/groups_without_variance": 2 / 3,
             "rpo/groups_all_right": 1 / 3,
             "rpo/groups_all_wrong": 1 / 3,
+            "rpo/groups_waiting": 0.0,
             "rpo/groups_from_bare_question": 1 / 3,  # an empty prefix that has a path was cut, not fresh
             "rpo/cut": (4 + 4 + 10 + 10) / 4,
             "rpo/cache_age": 5.0,

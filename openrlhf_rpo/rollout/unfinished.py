@@ -1,0 +1,59 @@
+"""Samples on their way: what a rollout begins, goes on with, and leaves for the next step (``--rpo.tail``).
+
+A rollout lasts as long as its longest sample. With a tail share s, n / s groups are begun where n are wanted; the n whose
+longest sample is shortest are done, and all others are cut to the length of the longest of these (after APRIL, arXiv
+2509.18521, which stops whatever runs when enough is done). Lengths count the tokens of this step alone, for these are what
+takes time. So which groups are done depends on the samples and not on the clock, and a run that is killed repeats it. The
+next step goes on with every group that waits, before it begins any other; the cache keeps prefix, tokens and log-probs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from openrlhf_rpo.rollout.requests import Generated
+from openrlhf_rpo.types import FinishReason, Prefix, Sample
+
+_REASONS: dict[str, FinishReason] = {"length": "length", "unfinished": "unfinished"}
+
+
+def begin(prefixes: Iterable[Prefix]) -> tuple[Sample, ...]:
+    """Samples without a token."""
+    return tuple(Sample(prefix, (), (), "unfinished") for prefix in prefixes)
+
+
+def count(samples: Iterable[Sample]) -> int:
+    """Tokens generated so far."""
+    return sum(len(sample.response_ids) for sample in samples)
+
+
+def go_on(begun: Sequence[Sample], generated: Sequence[Generated]) -> tuple[Sample, ...]:
+    """The samples with what was generated for those that were unfinished, in their order."""
+    new = iter(generated)
+    return tuple(_longer(sample, next(new)) if sample.finish_reason == "unfinished" else sample for sample in begun)
+
+
+def _longer(sample: Sample, new: Generated) -> Sample:
+    return replace(
+        sample,
+        response_ids=sample.response_ids + new.token_ids,
+        response_log_probs=sample.response_log_probs + new.log_probs,
+        finish_reason=_REASONS.get(new.finish_reason, "stop"),
+    )
+
+
+def tail(longest: Sequence[float], enough: int) -> tuple[int, list[bool]]:
+    """Where the groups that wait are cut, in new tokens, and for each group whether it waits.
+
+    ``longest``: the new tokens of each group's longest sample, infinite if it was stopped. Of equal ones the first are done.
+    """
+    order = sorted(range(len(longest)), key=lambda i: longest[i])
+    late = set(order[enough:])
+    done = [longest[i] for i in order[:enough]]
+    return int(max(1, *done)) if late else 0, [i in late for i in range(len(longest))]
+
+
+def shortened(new: Generated, limit: int) -> Generated:
+    """The first ``limit`` tokens; unfinished if there are more."""
+    if len(new.token_ids) <= limit:
+        return new
+    return Generated(new.token_ids[:limit], new.log_probs[:limit], "unfinished")

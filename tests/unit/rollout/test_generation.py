@@ -1,0 +1,43 @@
+"""When the engines are told to stop, with engines that finish in a given order."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_rpo.rollout import generation
+from openrlhf_rpo.rollout.generation import Generator
+from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup
+
+
+@pytest.fixture
+def stops(monkeypatch):
+    """``stops(lengths, enough)``: what the engine is told while groups of these longest samples finish in this order."""
+
+    def run(lengths, enough):
+        told = []
+        engine = SimpleNamespace(stop_at=SimpleNamespace(remote=told.append))
+        monkeypatch.setattr(generation.ray, "get", lambda refs: refs)
+        made = Generator([engine], sleeping=False)
+        groups = [GeneratedGroup([Generated((1,) * n, (0.0,) * n, "stop")]) for n in lengths]
+        monkeypatch.setattr(made, "_spread", lambda asked, call: iter(enumerate(groups)))
+        assert [i for i, _ in made.generate([[]] * len(lengths), enough)] == list(range(len(lengths)))
+        return told
+
+    return run
+
+
+def test_the_engines_stop_at_the_longest_wanted_group_when_enough_are_done(stops):
+    assert stops([5, 9, 20], 2) == [math.inf, 9]
+
+
+def test_a_shorter_group_that_comes_later_moves_the_end(stops):
+    assert stops([5, 9, 7, 20], 2) == [math.inf, 9, 7]
+
+
+def test_as_long_as_not_enough_are_done_nothing_stops(stops):
+    assert stops([5, 9], 3) == [math.inf]
+
+
+def test_without_a_tail_nothing_is_said(stops):
+    assert stops([5, 9], None) == []
