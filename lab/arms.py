@@ -47,6 +47,13 @@ RPO = Arm("rpo", 24, 3e-4, questions=16, options={"rpo.method": "rpo"})
 VERIFY = Arm("verify", 32, 3e-4, options={"rpo.method": "verify", **AVERAGED})
 # Only what is reused differs.
 EQUAL = Arm("", 16, 5e-4, options={**RAFT, **BRIEFLY})
+DRAFTS, SIGNAL, TAIL = {"rpo.drafts": "auto"}, {"rpo.select": "signal"}, {"rpo.tail": 0.75}
+# Uses of the cache that need no stored prefix: each alone, and together.
+USES: dict[str, dict[str, object]] = {
+    **{"alone": {}, "drafts": DRAFTS, "signal": SIGNAL, "tail": TAIL},
+    **{"drafts_tail": DRAFTS | TAIL, "all": DRAFTS | SIGNAL | TAIL},
+}
+# GRPO on our runner, so that a use is all that differs.
 FULL = Arm("", 32, 3e-4, options={"rpo.method": "off", "rpo.preset": "grpo", **BRIEFLY})
 
 
@@ -56,10 +63,9 @@ def arms(level: str) -> dict[str, Arm]:
     every = [
         plain,
         plain.named("grpo_averaged", AVERAGED),
-        FULL.named("full", {}),
-        FULL.named("full_signal", {"rpo.select": "signal"}),
+        *(FULL.named(f"grpo_{use}", options) for use, options in USES.items()),
         EQUAL.named("raft", {"rpo.method": "off"}),
-        EQUAL.named("raft_signal", {"rpo.method": "off", "rpo.select": "signal"}),
+        *(EQUAL.named(f"raft_{use}", {"rpo.method": "off", **options}) for use, options in USES.items()),
         EQUAL.named("rpo_raft", {"rpo.method": "rpo"}),
         EQUAL.named("verify_raft", {"rpo.method": "verify"}),
         Arm("paper", 32, 3e-5, options={"rpo.method": "paper"}),

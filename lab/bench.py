@@ -23,6 +23,7 @@ BENCHMARKS = {  # name -> module below lab, what it measures
     "kill-resume": ("kill_resume", "runs killed at random moments, resumed, and compared bit by bit"),
     "soak": ("soak", "a long run under random faults, compared with an undisturbed one"),
     "residual": ("residual", "what verified reuse loses by guessing the residual, and what the exact one costs"),
+    "uses": ("uses", "GRPO and RAFT with drafts, chosen questions, and a stopped tail: accuracy, tokens, seconds"),
     "drafts": ("drafts", "rollouts with stored paths as drafts: seconds, and whether the samples are the same"),
     "cache-scale": ("scale.cache_scale", "the path cache from 1,000 to 100,000 questions"),
     "report-scale": ("scale.report_scale", "the report's page at 10 to 10,000 questions, in a browser"),

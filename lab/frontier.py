@@ -227,6 +227,10 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
         "seeds": [r["seed"] for r in results],
         "lr": arm.lr,
         "shape": f"{arm.questions}x{arm.samples}",
+        "by_seed": {
+            r["seed"]: {"seconds": r["seconds"], "tokens": r["generated_tokens"], "accuracy": r["end"]["accuracy"]}
+            for r in results
+        },
         "curves": [[[round(t), round(s, 1), round(a, 4)] for t, s, a in r["curve"]] for r in results],
     }
 

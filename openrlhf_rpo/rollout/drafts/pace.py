@@ -1,50 +1,55 @@
-"""How long a draft pays, from the seconds that forward passes take and the share of drafted tokens that is accepted.
+"""Whether drafts pay, from the seconds that a token takes with them and without.
 
-A forward pass over T tokens takes about a + b T seconds. Each drafted token costs b. One that is accepted, and with it all
-before it in its draft, saves its request one pass: b, and its part a / n of what n requests share. With acceptance p a
-token, the j-th token of a draft pays while ::
-
-    p^j (a / n + b) > b
-
-Where b is all that counts (many requests, a large model on a CPU) nothing pays; where a is (few requests, as in the tail
-of a rollout), even drafts that are mostly wrong.
+What a forward pass with drafts costs, and how many of them are accepted, depends on hardware, model, policy and data, and
+most of all on how many requests run: few, as in the tail of a rollout, leave room for drafts. So nothing is assumed: each
+way is timed, by the number of running requests in powers of two, and the faster one is taken. Now and then the other is.
 """
 
-import math
 from dataclasses import dataclass
+
+TRIALS = 4
+"""Passes of each way before one is preferred."""
+AGAIN = 32
+"""Every so many passes the slower way is tried."""
 
 
 @dataclass
-class Pace:
-    """a and b by least squares over the passes so far, of which each counts ``memory`` times as much as the one after it."""
+class Timing:
+    """Seconds and tokens of the passes so far, of which each counts ``memory`` times as much as the one after it."""
 
-    memory: float = 0.99
-    weight: float = 0.0
-    tokens: float = 0.0
+    memory: float = 0.95
     seconds: float = 0.0
-    squares: float = 0.0
-    products: float = 0.0
+    tokens: float = 0.0
+    passes: int = 0
 
     def add(self, tokens: int, seconds: float) -> None:
-        """A pass over ``tokens`` tokens."""
-        new = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
-        names = ("weight", "tokens", "seconds", "squares", "products")
-        for name, value in zip(names, new, strict=True):
-            setattr(self, name, self.memory * getattr(self, name) + value)
+        self.seconds = self.memory * self.seconds + seconds
+        self.tokens = self.memory * self.tokens + tokens
+        self.passes += 1
 
-    def costs(self) -> tuple[float, float]:
-        """a and b in seconds, neither below 0; 0 and 0 before two passes of different size."""
-        spread = self.weight * self.squares - self.tokens**2
-        if spread <= 1e-9 * self.squares * self.weight:
-            return 0.0, 0.0
-        b = max(0.0, (self.weight * self.products - self.tokens * self.seconds) / spread)
-        return max(0.0, (self.seconds - b * self.tokens) / self.weight), b
+    @property
+    def per_token(self) -> float:
+        """Seconds; 0 before the first pass."""
+        return self.seconds / self.tokens if self.tokens else 0.0
 
-    def longest(self, acceptance: float, requests: int, most: int) -> int:
-        """The longest draft that pays, at most ``most`` tokens; ``acceptance`` below 1."""
-        a, b = self.costs()
-        if b == 0:
-            return most
-        if a == 0:
-            return 0
-        return min(most, math.floor(math.log(b / (a / requests + b)) / math.log(acceptance)))
+
+class Pace:
+    """The two ways to do a forward pass, timed."""
+
+    def __init__(self) -> None:
+        self.timings: dict[tuple[int, bool], Timing] = {}
+
+    def add(self, requests: int, with_drafts: bool, tokens: int, seconds: float) -> None:
+        """A pass of ``requests`` requests that gave them ``tokens`` tokens."""
+        self._timing(requests, with_drafts).add(tokens, seconds)
+
+    def pays(self, requests: int) -> bool:
+        """Whether the next pass of so many requests should have drafts."""
+        drafted, plain = self._timing(requests, True), self._timing(requests, False)
+        if min(drafted.passes, plain.passes) < TRIALS:
+            return drafted.passes <= plain.passes
+        faster = drafted.per_token < plain.per_token
+        return faster != ((drafted.passes + plain.passes) % AGAIN == 0)
+
+    def _timing(self, requests: int, with_drafts: bool) -> Timing:
+        return self.timings.setdefault((requests.bit_length(), with_drafts), Timing())

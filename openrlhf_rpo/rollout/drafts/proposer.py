@@ -26,14 +26,8 @@ class _Group:
 
     paths: PathIndex
     drafted: int = 0
-    compared: int = 0
     accepted: int = 0
     last: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def acceptance(self) -> float:
-        """Of the drafted tokens behind accepted ones, the share that was accepted; high before any was tried."""
-        return (self.accepted + 4) / (self.compared + 5)
 
 
 class Proposer:
@@ -44,6 +38,7 @@ class Proposer:
         self.max_len = vllm_config.model_config.max_model_len
         self.runner: Any = None
         self.groups: dict[str, _Group] = {}
+        self.drafting = True
         runner_module.RejectionSampler = CoupledSampler
         runner_module.build_logitsprocs = _with_logit_bias(runner_module.build_logitsprocs)
 
@@ -78,10 +73,6 @@ class Proposer:
             for row, sampled in enumerate(sampled_token_ids)
         ]
 
-    def longest(self, group: _Group) -> int:
-        """The longest draft for a request of the group."""
-        return self.most
-
     def _draft(self, row: int, n_sampled: int, tokens: np.ndarray) -> list[int]:
         request = self.runner.input_batch.req_ids[row]
         asked = (self.runner.requests[request].sampling_params.extra_args or {}).get(GROUP)
@@ -89,11 +80,10 @@ class Proposer:
             return []
         name, start = asked
         group = self.groups[name]
-        drafted = group.last.get(request, 0)
-        accepted = min(n_sampled - 1, drafted)
-        group.accepted += accepted
-        group.compared += min(accepted + 1, drafted)
-        draft = group.paths.after(tokens[start:], min(self.longest(group), self.max_len - 1 - len(tokens)))
+        group.accepted += min(n_sampled - 1, group.last.pop(request, 0))
+        if not self.drafting:
+            return []
+        draft = group.paths.after(tokens[start:], min(self.most, self.max_len - 1 - len(tokens)))
         group.drafted += len(draft)
         group.last[request] = len(draft)
         return draft
@@ -106,20 +96,19 @@ class ThriftyProposer(Proposer):
         super().__init__(vllm_config)
         self.pace = Pace()
         self.requests: set[str] = set()
-        self.began: tuple[int, float] | None = None
-        """The tokens of the forward pass that follows a batch's drafts, and when it began."""
+        self.began = 0.0
 
     def propose(self, sampled_token_ids: list[list[int]], *tokens: Any, **others: object) -> list[list[int]]:
-        now, seen = time.perf_counter(), set(self.runner.input_batch.req_ids) if self.runner else set()
-        if self.began is not None and seen <= self.requests:  # no prompt was read, nothing was waited for
-            self.pace.add(self.began[0], now - self.began[1])
-        self.requests = seen
-        drafts = super().propose(sampled_token_ids, *tokens, **others)
-        self.began = (len(drafts) + sum(map(len, drafts)), time.perf_counter()) if self.groups else None
-        return drafts
-
-    def longest(self, group: _Group) -> int:
-        return self.pace.longest(group.acceptance, max(1, len(self.requests)), self.most)
+        if not self.groups:
+            return [[] for _ in sampled_token_ids]
+        now, seen = time.perf_counter(), set(self.runner.input_batch.req_ids)
+        if seen <= self.requests:  # no prompt was read, nothing was waited for
+            self.pace.add(len(self.requests), self.drafting, sum(map(len, sampled_token_ids)), now - self.began)
+        before, self.drafting = self.drafting, self.pace.pays(len(seen))
+        self.requests, self.began = seen, now
+        if not (before or self.drafting):  # nothing to count, nothing to draft
+            return [[] for _ in sampled_token_ids]
+        return super().propose(sampled_token_ids, *tokens, **others)
 
 
 def _with_logit_bias(build: Any) -> Any:

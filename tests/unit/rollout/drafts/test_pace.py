@@ -1,43 +1,34 @@
-"""The longest draft that pays."""
+"""When drafts are taken to pay."""
 
-import pytest
-
-from openrlhf_rpo.rollout.drafts.pace import Pace
+from openrlhf_rpo.rollout.drafts.pace import AGAIN, TRIALS, Pace
 
 
-def paced(a, b, tokens=(1, 4, 16, 64)):
+def run(pace, passes, seconds, requests=100):
+    """Passes of so many requests, which take ``seconds[with drafts]`` a token; which of them had drafts."""
+    had = []
+    for _ in range(passes):
+        had.append(pace.pays(requests))
+        pace.add(requests, had[-1], 150 if had[-1] else 100, seconds[had[-1]] * (150 if had[-1] else 100))
+    return had
+
+
+def test_both_ways_are_tried_then_the_faster_one_is_taken():
+    assert run(Pace(), 2 * TRIALS, {True: 1.0, False: 2.0}).count(True) == TRIALS
+    for faster in (True, False):
+        had = run(Pace(), 50 * AGAIN, {faster: 1.0, not faster: 2.0})[2 * TRIALS :]
+        assert had.count(not faster) <= len(had) / AGAIN + 1
+
+
+def test_when_the_other_way_becomes_the_faster_one_it_is_found():
     pace = Pace()
-    for n in tokens:
-        pace.add(n, a + b * n)
-    return pace
+    run(pace, 20 * AGAIN, {True: 2.0, False: 1.0})
+    assert run(pace, 400 * AGAIN, {True: 0.5, False: 1.0})[-AGAIN:].count(True) >= AGAIN - 1
 
 
-def test_the_costs_are_those_that_the_passes_had():
-    assert paced(0.01, 0.002).costs() == pytest.approx((0.01, 0.002))
-
-
-def test_old_passes_are_forgotten():
-    pace = paced(0.5, 0.1)
-    for _ in range(1000):
-        for n in (1, 8):
-            pace.add(n, 0.01 + 0.002 * n)
-    assert pace.costs() == pytest.approx((0.01, 0.002), rel=0.01)
-
-
-def test_before_passes_of_different_size_every_draft_is_tried():
-    assert paced(0.01, 0.002, tokens=(5, 5, 5)).longest(0.5, 8, 4) == 4
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "acceptance", "requests", "longest"),
-    [
-        (0.01, 0.0, 0.1, 64, 8),  # tokens cost nothing
-        (0.0, 0.01, 0.9, 64, 0),  # passes cost nothing
-        (0.03, 0.01, 0.5, 1, 2),  # 0.5^2 x 0.04 = 0.01
-        (0.03, 0.01, 0.5, 3, 1),  # 0.5 x 0.02 = 0.01
-        (0.03, 0.01, 0.5, 300, 0),
-        (0.03, 0.01, 0.9, 1, 8),
-    ],
-)
-def test_a_draft_is_as_long_as_its_last_token_pays(a, b, acceptance, requests, longest):
-    assert paced(a, b).longest(acceptance + 1e-9, requests, 8) == longest
+def test_few_and_many_requests_are_timed_apart():
+    pace = Pace()
+    for _ in range(5):
+        run(pace, 4 * TRIALS, {True: 2.0, False: 1.0}, requests=100)
+        run(pace, 4 * TRIALS, {True: 1.0, False: 2.0}, requests=5)
+    pace.add(100, True, 1, 1.0)  # away from the pass that tries the other way
+    assert pace.pays(5) and not pace.pays(100)
