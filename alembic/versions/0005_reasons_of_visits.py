@@ -1,4 +1,4 @@
-"""Why a visit's question was asked, and the tokens that the visit generated. Earlier visits were in turn; 0 is unknown."""
+"""Why a visit's question was asked, and the tokens that the visit generated. 0 tokens: unknown, as the reason."""
 
 import sqlalchemy as sa
 from alembic import context, op
@@ -11,7 +11,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("visits", sa.Column("n_tokens", sa.Integer(), nullable=False, server_default="0"))
-    op.add_column("visits", sa.Column("asked", sa.String(), nullable=False, server_default="turn"))
+    op.add_column("visits", sa.Column("asked", sa.String(), nullable=False, server_default="unknown"))
     op.add_column("visits", sa.Column("chance", sa.Double(), nullable=True))
     context.script.get_revision("0004").module.renew_checksums()
 

@@ -79,7 +79,7 @@ class VisitRow(Base):
     start_bare: Mapped[bool] = mapped_column(flag())
     slot: Mapped[int] = mapped_column(whole(), server_default="0")
     n_tokens: Mapped[int] = mapped_column(whole(), server_default="0")
-    asked: Mapped[str] = mapped_column(word("turn", "replay", "signal", "unfinished"), server_default="turn")
+    asked: Mapped[str] = mapped_column(word("turn", "replay", "signal", "unfinished", "unknown"), server_default="unknown")
     chance: Mapped[float | None] = mapped_column(share(nullable=True))
 
 

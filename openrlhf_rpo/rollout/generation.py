@@ -37,13 +37,13 @@ class Generator:
         if enough is None:
             yield from self._spread(groups, lambda engine, group: engine.generate_group.remote(group))
             return
-        self._stop_at(math.inf)
         lengths: list[float] = []
         for index, generated in self._spread(groups, lambda engine, group: engine.generate_group.remote(group)):
             bisect.insort(lengths, generated.longest)
             if len(lengths) >= enough and generated.longest <= lengths[enough - 1] < math.inf:
                 self._stop_at(max(1, lengths[enough - 1]))
             yield index, generated
+        self._stop_at(math.inf)
 
     def _stop_at(self, n_tokens: float) -> None:
         ray.get([engine.stop_at.remote(n_tokens) for engine in self.engines])

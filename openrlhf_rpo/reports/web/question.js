@@ -119,6 +119,7 @@ const CONTINUED = { 1: ["from a wrong path"], 2: ["from an imported path"] };
 
 // Why a question was asked (types.py, Visit).
 const REASONS = {
+  unknown: () => "",
   turn: () => "its turn",
   replay: () => "to replay its path",
   unfinished: () => "to go on with it",

@@ -27,12 +27,12 @@ def stops(monkeypatch):
     return run
 
 
-def test_the_engines_stop_at_the_longest_wanted_group_when_enough_are_done(stops):
-    assert stops([5, 9, 20], 2) == [math.inf, 9]
+def test_the_engines_stop_at_the_longest_wanted_group_and_not_in_the_next_rollout(stops):
+    assert stops([5, 9, 20], 2) == [9, math.inf]
 
 
 def test_a_shorter_group_that_comes_later_moves_the_end(stops):
-    assert stops([5, 9, 7, 20], 2) == [math.inf, 9, 7]
+    assert stops([5, 9, 7, 20], 2) == [9, 7, math.inf]
 
 
 def test_as_long_as_not_enough_are_done_nothing_stops(stops):
