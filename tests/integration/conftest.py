@@ -213,8 +213,6 @@ def start_ray(command: list[str], log: Path, attempts: int = 3) -> subprocess.Po
 
 
 DETERMINISTIC = {
-    "rpo__select": "signal",
-    "rpo__tail": 0.7,
     "train__num_episodes": 2,
     "train__full_determinism_enable": True,
     "ckpt__save_steps": 2,

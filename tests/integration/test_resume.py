@@ -32,8 +32,24 @@ def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted
     assert [line for line in resumed.differences(finished_run) if "metrics: rpo/drafts/" not in line] == []
     with resumed.cache() as cache:
         assert all(record.metrics["rpo/drafts/accepted"] > 0 for record in cache.records()[4:])
-        assert sum(record.metrics["rpo/groups_waiting"] for record in cache.records()[3:]) > 0
     assert not (tmp_path / "checkpoints" / STAGING).exists()
+
+
+@pytest.mark.long
+def test_groups_that_wait_and_what_was_learned_of_the_questions_survive_a_kill(tmp_path, same_options) -> None:
+    """Two runs with --rpo.select signal and --rpo.tail, one of them killed after step 3: it goes on from step 2."""
+    options = {**same_options, "rpo__method": "off", "rpo__select": "signal", "rpo__tail": 0.6, "eval__steps": -1}
+    whole = run_training(tmp_path / "whole", 2, **options)
+    assert whole.status == 0, whole.output[-3000:]
+    killed = tmp_path / "killed"
+    assert run_until(killed, 2, "step 3/4", **options).status == -9
+    resumed = run_training(killed, 2, **options, ckpt__load_enable=True)
+    assert resumed.status == 0, resumed.output[-3000:]
+    assert "Resumed at step 2" in resumed.output and resumed.differences(whole) == []
+    with resumed.cache() as cache:
+        assert all(record.metrics["rpo/groups_waiting"] > 0 for record in cache.records()[:3])
+        reasons = {visit.asked for visit in cache.visits_after(2)}
+        assert "unfinished" in reasons and "signal" in reasons, reasons
 
 
 def test_a_second_start_is_refused_and_so_are_other_options(tmp_path, finished_run, same_options, capsys) -> None:
