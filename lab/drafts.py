@@ -3,19 +3,21 @@
 A run of each level is trained without reuse and saved every 4 steps. The policy of a step answers its training questions
 behind drafts that the policy of 4 steps before has written (the base model's: the base model, with other seeds), as a cache
 that is as old as that. Three engines in one process, alternating: plain, `--rpo.drafts on`, `--rpo.drafts auto`; once from
-the bare question, once behind the first half of one of the stored paths.
+the bare question, once behind the first half of a stored path, and once behind what `--rpo.method verify` keeps of it.
 
     make bench NAME=drafts QUICK=1
     python -m lab.bench drafts --report lab/results/DATE-drafts
 
 The figures, by level, weights and start: seconds, the ratio plain to drafts, tokens drafted and accepted, and the samples
-whose tokens and log-probs are equal bit by bit; "ok" if all of them are.
+whose tokens and log-probs are equal bit by bit. Then 100,000 short samples at several starts, temperatures and top_p
+(`lab/law.py`): equal ones, and the p-value of a chi-square test that they follow the policy. "ok" if all are equal and do.
 """
 
 import argparse
 import json
 import multiprocessing
 import os
+import random
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -25,9 +27,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from lab import law
 from lab.bench import about, header, table, write_report
 from lab.policies import SAVED, engine, policy, trained
 from lab.testbed import model_dir, write_dataset
+from openrlhf_rpo.algo.methods.verify import accepted
 from openrlhf_rpo.rollout.drafts import speculation
 
 STEPS = (0, 8, 16)
@@ -85,10 +89,24 @@ class Engine:
         outputs = [output.outputs[0] for output in self.engine.generate(prompts, params, use_tqdm=False)]
         counts = [(0, 0)]
         if self.drafts:
-            counts = [self.engine.collective_rpc(speculation.forget, args=(str(i),))[0] for i in range(len(stored))]
+            counts = [self.engine.collective_rpc(speculation.forget, args=(str(i),))[0][:2] for i in range(len(stored))]
         seconds = time.perf_counter() - started
         samples = [(o.token_ids, [d[t].logprob for t, d in zip(o.token_ids, o.logprobs, strict=True)]) for o in outputs]
         return seconds, samples, np.sum(counts, axis=0)
+
+    def verified(self, questions: list[list[int]], paths: list[Any]) -> list[list[int]]:
+        """What the policy keeps of paths with log-probs, one for each question."""
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        prompts = [TokensPrompt(prompt_token_ids=[*q, *ids]) for q, (ids, _) in zip(questions, paths, strict=True)]
+        outputs = self.engine.generate(prompts, SamplingParams(max_tokens=1, prompt_logprobs=0), use_tqdm=False)
+        generator, kept = random.Random(0), []
+        for question, (ids, then), output in zip(questions, paths, outputs, strict=True):
+            found = zip(ids, output.prompt_logprobs[len(question) :], strict=True)
+            now = tuple(log_probs[token].logprob for token, log_probs in found)
+            kept.append(list(ids[: accepted(tuple(then[:-1]), now[:-1], 1.0, generator)]))
+        return kept
 
 
 def measure(level: str, folder: Path, step: int, n_tokens: int, size: tuple[int, int, int]) -> dict[str, Any]:
@@ -102,7 +120,11 @@ def measure(level: str, folder: Path, step: int, n_tokens: int, size: tuple[int,
     _, written, _ = writer.answer(questions, bare, [], seed=10**9)
     stored = [[list(ids) for ids, _ in written[i * n_samples : (i + 1) * n_samples]] for i in range(len(questions))]
     halves = [[paths[0][: len(paths[0]) // 2]] * n_samples for paths in stored]
-    return {name: compare(engines, questions, starts, stored, rounds) for name, starts in (("bare", bare), ("half", halves))}
+    starts = {"bare": bare, "half": halves}
+    if step:  # what the same weights wrote is kept whole
+        kept = engines["plain"].verified([q for q in questions for _ in range(n_samples)], written)
+        starts["verified"] = [kept[i * n_samples : (i + 1) * n_samples] for i in range(len(questions))]
+    return {name: compare(engines, questions, prefixes, stored, rounds) for name, prefixes in starts.items()}
 
 
 def compare(engines: dict[str, Engine], questions: Any, starts: Any, stored: Any, rounds: int) -> dict[str, Any]:
@@ -149,7 +171,7 @@ def page(figures: dict[str, Any]) -> list[str]:
                 equal = f"{arm['equal']:,} of {found['samples']:,}"
                 rows.append((case, start, name, f"{arm['seconds']:.2f}", spread, share, equal))
     head = ["policy", "start", "drafts", "seconds (median)", "times faster (median, lowest to highest)", "accepted", "equal"]
-    return [*header("Stored paths as drafts", figures), *table(head, rows)]
+    return [*header("Stored paths as drafts", figures), *table(head, rows), "", *law.page(figures["law"])]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,6 +186,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     levels, steps = (("main",), (0,)) if args.quick else (("main", "hard"), STEPS)
     size = (4, 4, 1) if args.quick else (args.questions, args.samples, 5)
     cases: dict[str, Any] = {}
+    alone = multiprocessing.get_context("spawn")
     for level in levels:
         folder = args.out.resolve() / level
         if args.quick:
@@ -171,10 +194,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         else:
             trained(level, folder, TRAIN)
         for step in tqdm(steps, desc=f"Policies of {level}", unit="policy"):
-            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            with ProcessPoolExecutor(1, mp_context=alone) as pool:
                 cases[f"{level}, step {step}"] = pool.submit(measure, level, folder, step, args.tokens, size).result()
+    with ProcessPoolExecutor(1, mp_context=alone) as pool:  # of the last policy
+        data, total = folder / "data" / "train.jsonl", 200 if args.quick else 100_000
+        found = pool.submit(law.check, model_at(level, folder, step), data, args.tokens, *size[:2], total).result()
     starts = [start for case in cases.values() for start in case.values()]
     equal = all(arm["equal"] == start["samples"] for start in starts for arm in start["arms"].values())
-    figures = about() | {"cases": cases, "ok": equal}
+    figures = about() | {"cases": cases, "law": found, "ok": equal and law.holds(found)}
     write_report(args.report, figures, page(figures))
     return figures

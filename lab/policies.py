@@ -46,7 +46,9 @@ def engine(model: Path, **options: Any) -> Any:
     """vLLM's ``LLM``, on the CPU as in a run."""
     platform.choose("cpu", 0.0)
     platform.prepare()
+    import torch
     from vllm import LLM
 
+    torch.set_num_threads(1)
     asked = {"dtype": "float32", "max_model_len": 768, "enforce_eager": True, "logprobs_mode": "processed_logprobs"}
     return LLM(str(model), **asked | options)

@@ -174,7 +174,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train once, enumerate, and time."""
-    torch.set_num_threads(1)
     folder = trained("hard", args.out.resolve(), TRAIN)
     pairs = list(positions(folder, 4 if args.quick else 24))
     figures = about() | errors(pairs) | {"costs": costs(folder, 1 if args.quick else 8)}

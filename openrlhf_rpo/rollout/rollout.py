@@ -61,6 +61,7 @@ class Rollout:
         self.max_len = args.data.max_len
         self.clock = PhaseClock()
         self.drafted = self.accepted = 0  # tokens since ``draft_metrics`` was called
+        self.saved = 0.0  # and seconds
         self.sampling = Sampling(
             n_samples=args.rollout.n_samples_per_prompt,
             temperature=args.rollout.temperature,
@@ -140,10 +141,12 @@ class Rollout:
         """The drafts of a step with these groups."""
         if self.config.drafts.mode == "off":
             return {}
-        drafted, accepted = self.drafted, self.accepted
-        self.drafted = self.accepted = 0
         n_samples = sum(len(group.samples) for group in groups)
-        return {"rpo/drafts/tokens": drafted / n_samples, "rpo/drafts/accepted": accepted / max(1, drafted)}
+        found = {"rpo/drafts/tokens": self.drafted / n_samples, "rpo/drafts/accepted": self.accepted / max(1, self.drafted)}
+        if self.config.drafts.mode == "auto":
+            found["rpo/drafts/seconds_saved"] = self.saved / len(self.generator.engines)
+        self.drafted, self.accepted, self.saved = 0, 0, 0.0
+        return found
 
     def sample_bare(
         self,
@@ -210,6 +213,7 @@ class Rollout:
             for i, generated in generator.generate(requests, enough):
                 self.drafted += generated.drafted
                 self.accepted += generated.accepted
+                self.saved += generated.saved
                 found[i] = generated
                 bar.update()
                 on_group(Group(questions[i], go_on(begun[i], generated.samples)))

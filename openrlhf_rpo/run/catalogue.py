@@ -39,6 +39,9 @@ ROLLOUT = {
     ),
     "rpo/drafts/tokens": Figure("tokens", "proposed by the question's stored paths, per sample, with --rpo.drafts"),
     "rpo/drafts/accepted": Figure("share", "drafted tokens that were what the policy drew"),
+    "rpo/drafts/seconds_saved": Figure(
+        "seconds", "that drafts saved an engine, by the passes it does without to compare, with --rpo.drafts auto"
+    ),
     "rpo/reward_failures_total": Figure("", "rewards that failed since the start of the run"),
 }
 CACHE = {

@@ -44,6 +44,8 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     yield Finding(PASS, "model", f"{args.actor.model_name_or_path}: {shape.parameters:,} parameters, {shape.layers} layers")
     yield from memory_needed(shape, args, device)
     yield _sharing(args, config)
+    if config.drafts.mode != "off":
+        yield drafts(config.drafts.tokens, device)
     try:
         questions, held_out, said, warnings = load_data(args, tokenizer)
         unparsable = check_labels(config, questions + held_out)
@@ -63,6 +65,17 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield Finding(WARN, "cache", warning)
     if config.init.mode == "import" and cache.level != WARN:  # an older cache says what it holds only after its upgrade
         yield attempt("initial cache", lambda: import_state(args, questions, tokenizer))
+
+
+def drafts(n_tokens: int, device: str) -> Finding:
+    """What the engines do behind drafts, which no GPU has run yet."""
+    said = (
+        f"up to {n_tokens} tokens, on vLLM's model runner V1, with samplers of ours: on a CPU, vLLM's own draw from a wrong "
+        "distribution behind drafts (issue 55005)"
+    )
+    if device == "cpu":
+        return Finding(PASS, "drafts", said)
+    return Finding(WARN, "drafts", f"{said}; no GPU has run them yet", "compare a short run with --rpo.drafts off")
 
 
 def model_shape(args: SimpleNamespace) -> memory.ModelShape:

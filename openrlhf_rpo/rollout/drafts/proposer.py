@@ -49,10 +49,14 @@ class Proposer:
         self.runner = runner
         self.groups[group] = _Group(PathIndex([np.frombuffer(path, np.int32) for path in paths]))
 
-    def forget(self, name: str) -> tuple[int, int]:
-        """How many tokens were drafted for the group, and how many accepted."""
+    def forget(self, name: str) -> tuple[int, int, float]:
+        """How many tokens were drafted for the group, and how many accepted; seconds saved since the last call."""
         group = self.groups.pop(name)
-        return group.drafted, group.accepted
+        return group.drafted, group.accepted, self.saved()
+
+    def saved(self) -> float:
+        """Seconds that drafts saved since the last call: 0, because nothing is timed without them."""
+        return 0.0
 
     def propose(
         self,
@@ -97,6 +101,10 @@ class ThriftyProposer(Proposer):
         self.pace = Pace()
         self.requests: set[str] = set()
         self.began = 0.0
+
+    def saved(self) -> float:
+        seconds, self.pace.saved = self.pace.saved, 0.0
+        return seconds
 
     def propose(self, sampled_token_ids: list[list[int]], *tokens: Any, **others: object) -> list[list[int]]:
         if not self.groups:

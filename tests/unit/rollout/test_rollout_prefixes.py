@@ -41,7 +41,7 @@ class Engines:
         self.asked, self.groups = groups, [group.samples for group in groups]
         for i in reversed(range(len(groups))):
             tokens = [(7, 8 + j % 2, END) for j in range(len(groups[i]))]
-            yield i, GeneratedGroup([Generated(ids, (-1.0, -2.0, -3.0), "stop") for ids in tokens], drafted=10, accepted=4)
+            yield i, GeneratedGroup([Generated(ids, (-1.0, -2.0, -3.0), "stop") for ids in tokens], 10, 4, saved=0.5)
 
     def score(self, groups) -> Iterator:
         """The policy of now is sure of the first ten tokens of a path, and has forgotten the eleventh."""
@@ -282,6 +282,14 @@ def test_stored_paths_are_drafts_the_newest_first_and_are_counted_over_a_step(ro
     assert any(asked.drafts for asked in made.generator.asked)
     assert made.draft_metrics(groups) == {"rpo/drafts/tokens": 30 / 12, "rpo/drafts/accepted": 0.4}
     assert made.draft_metrics(groups) == {"rpo/drafts/tokens": 0.0, "rpo/drafts/accepted": 0.0}
+
+
+def test_with_auto_a_step_says_how_many_seconds_an_engine_saved(rollout):
+    made = rollout(rpo__drafts="auto")
+    made.generator.engines = ["first", "second"]
+    groups = made.roll_out(ASKED, 2)
+    assert made.draft_metrics(groups)["rpo/drafts/seconds_saved"] == 3 * 0.5 / 2
+    assert made.draft_metrics(groups)["rpo/drafts/seconds_saved"] == 0
 
 
 def test_without_drafts_no_path_travels_to_the_engines(rollout):

@@ -52,6 +52,13 @@ def found(document: dict, topic: str, level: str) -> str:
     return "\n".join(f"{f['message']} {f['remedy']}" for f in findings)
 
 
+def test_what_checks_drafts_is_said_and_that_no_gpu_has_run_them(doctor):
+    assert not found(doctor(), "drafts", PASS)
+    assert "up to 6 tokens" in (said := found(doctor(rpo__drafts="auto", rpo__drafts__tokens=6), "drafts", PASS))
+    assert "issue 55005" in said
+    assert training.drafts(4, "cuda").level == WARN
+
+
 def test_a_good_command_passes_and_nothing_is_written(doctor, usual):
     document = doctor()
     assert document["status"] == PASS

@@ -25,6 +25,19 @@ def test_when_the_other_way_becomes_the_faster_one_it_is_found():
     assert run(pace, 400 * AGAIN, {True: 0.5, False: 1.0})[-AGAIN:].count(True) >= AGAIN - 1
 
 
+def test_what_drafts_save_is_known_from_the_passes_without():
+    pace = Pace()
+    pace.add(100, True, 150, 75.0)
+    assert pace.saved == 0  # nothing to compare with
+    pace.add(100, False, 100, 100.0)
+    pace.add(100, True, 150, 75.0)
+    assert pace.saved == 75.0
+    pace.add(100, True, 100, 120.0)
+    assert pace.saved == 55.0
+    pace.add(5, True, 1, 1.0)  # so few are timed apart
+    assert pace.saved == 55.0
+
+
 def test_few_and_many_requests_are_timed_apart():
     pace = Pace()
     for _ in range(5):

@@ -34,7 +34,13 @@ def test_what_a_plain_pass_follows_is_counted_and_nothing_is_looked_for(proposer
     proposer.groups["g"].paths = None  # looking would fail
     assert ask(proposer, [6, 9], [1, 5, 6, 9]) == [[]]  # one of two was accepted
     assert ask(proposer, [4], [1, 5, 6, 9, 4]) == [[]]
-    assert proposer.forget("g") == (2, 1)
+    assert proposer.forget("g") == (2, 1, 0.0)
+
+
+def test_seconds_saved_are_told_once(proposer):
+    proposer.pace.saved = 3.0
+    proposer.remember(proposer.runner, "h", [np.array([5], np.int32).tobytes()])
+    assert proposer.forget("g") == (0, 0, 3.0) and proposer.forget("h") == (0, 0, 0.0)
 
 
 def test_passes_are_timed_with_the_tokens_that_they_gave(proposer):
