@@ -2,6 +2,9 @@
 
 from types import SimpleNamespace
 
+LOGITS_AT_ONCE = 2**26
+"""Logits that are computed at a time where groups share their prefix: 256 MiB in float32."""
+
 
 def needs_old_log_probs(args: SimpleNamespace) -> bool:
     """Whether the old log-probs need a forward pass of their own before training.

@@ -8,6 +8,8 @@ with flash attention (arXiv 2205.05198, equation 2 without the attention map).
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from openrlhf_rpo.training.passes import LOGITS_AT_ONCE, shares_prefixes
+
 GIB = 1024**3
 ACTIVATION_BYTES = 34
 
@@ -72,10 +74,19 @@ def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
         kept = tokens * shape.hidden * shape.layers * scale
         formula = f"{tokens:,} tokens x {shape.hidden:,} x {shape.layers} layers x {scale}"
     terms.append(Term("activations", formula, kept))
-    terms.append(
-        Term("logits", f"{tokens:,} tokens x {shape.vocabulary:,} x ({width} + 4)", tokens * shape.vocabulary * (width + 4))
-    )
-    return terms
+    return [*terms, logits_term(shape, tokens, width, shares_prefixes(args))]
+
+
+def logits_term(shape: ModelShape, tokens: int, width: int, in_chunks: bool) -> Term:
+    """All logits of ``tokens`` tokens at once, or (``in_chunks``) a chunk and the output layer's gradient in float32."""
+    if not in_chunks:
+        size = tokens * shape.vocabulary * (width + 4)
+        return Term("logits", f"{tokens:,} tokens x {shape.vocabulary:,} x ({width} + 4)", size)
+    at_once = min(tokens, max(1, LOGITS_AT_ONCE // shape.vocabulary))
+    chunk, update = 8 * at_once, (at_once + shape.hidden) * width
+    formula = f"{at_once:,} tokens x 8" if chunk > update else f"({at_once:,} tokens + {shape.hidden:,}) x {width}"
+    size = (max(chunk, update) + 4 * shape.hidden) * shape.vocabulary
+    return Term("logits", f"({formula} + {shape.hidden:,} x 4) x {shape.vocabulary:,}", size)
 
 
 def engine_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:

@@ -8,6 +8,7 @@ import torch
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.shared_prefix.attention import enable
 from openrlhf_rpo.training.shared_prefix.forward import shared_log_probs
+from openrlhf_rpo.training.shared_prefix.head import unwrapped
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
@@ -38,7 +39,7 @@ def share_prefixes(actor: Any, mode: str, name: str) -> None:
 
 def model_cannot_share(actor: Any) -> str | None:
     """Why this model cannot share prefixes (a clause for the log), or None."""
-    model = _unwrapped(actor)
+    model = unwrapped(actor.model)
     config = _config(actor)
     layers = getattr(config, "layer_types", None)
     others = sorted(set(layers or ()) - {"full_attention"})
@@ -66,14 +67,8 @@ def agreed(reason: str | None) -> str | None:
     return next((found for found in reasons if found is not None), None)
 
 
-def _unwrapped(actor: Any) -> Any:
-    """The transformers model inside DeepSpeed's engine and PEFT's wrapper."""
-    model = getattr(actor.model, "module", actor.model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
 def _config(actor: Any) -> Any:
-    return _unwrapped(actor).config.get_text_config()
+    return unwrapped(actor.model).config.get_text_config()
 
 
 class SharedForward:

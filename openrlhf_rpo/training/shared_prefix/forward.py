@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from openrlhf_rpo.training.shared_prefix.head import Asked, answering, log_probs, output_layer
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 
 
@@ -35,56 +36,30 @@ def shared_log_probs(
     ``sequences``, ``attention_mask``: (B, T), padded on the right. ``action_mask``: (B, A); its last column is the last
     token of the row. ``share`` false packs whole rows. ``arguments`` are passed to the model.
 
-    Only hidden states that predict a token with loss go through the output layer.
+    Only hidden states that predict a token with loss go through the output layer, some at a time (``head``).
     """
     layout = lay_out(sequences, attention_mask, share)
     row, column = action_mask.nonzero(as_tuple=True)
     target = column + sequences.shape[1] - action_mask.shape[1]
     # Tokens of a shared head are predicted once for all rows: the logits of each position are computed once.
     kept, which = layout.packed[row, target - 1].unique(return_inverse=True)
-    output = model(
-        sequences.flatten()[layout.source][None],
-        # Given a 4-D mask, transformers does not build one of N x N.
-        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=sequences.device),
-        position_ids=layout.position[None],
-        logits_to_keep=kept,
-        use_cache=False,
-        shared_prefix=layout,
-        **arguments,
-    )
-    logits = output["logits"][0].float()
-    if temperature != 1.0:
-        logits = logits / temperature
-    chosen, normalizer = _ChosenLogProbs.apply(logits, which, sequences[row, target])
-    entropy = None
-    if with_entropy:
-        spread = normalizer - (logits.softmax(-1) * logits).sum(-1)
-        entropy = _scatter(spread[which], row, column, action_mask)
-    return ActionLogProbs(_scatter(chosen, row, column, action_mask), entropy, layout.tokens)
-
-
-class _ChosenLogProbs(torch.autograd.Function):
-    """(N,) log-probs of the tokens ``chosen`` after the positions ``which`` of ``logits`` (K, V); the (K,) normalizers.
-
-    The gradient, chosen - softmax, needs one tensor of the logits' size instead of autograd's four; logits are the largest
-    tensors of a step.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: torch.Tensor, which: torch.Tensor, chosen: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        normalizer = logits.logsumexp(-1)
-        ctx.save_for_backward(logits, normalizer, which, chosen)
-        return logits[which, chosen] - normalizer[which], normalizer
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor, of_normalizer: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        logits, normalizer, which, chosen = ctx.saved_tensors
-        of_position = of_normalizer.index_add(0, which, gradient, alpha=-1)
-        out = torch.sub(logits, normalizer[:, None]).exp_().mul_(of_position[:, None])
-        return out.index_put_((which, chosen), gradient, accumulate=True), None, None
+    asked = Asked(which, sequences[row, target], temperature, with_entropy)
+    layer = output_layer(model)
+    with answering(layer, asked):
+        output = model(
+            sequences.flatten()[layout.source][None],
+            # Given a 4-D mask, transformers does not build one of N x N.
+            attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=sequences.device),
+            position_ids=layout.position[None],
+            logits_to_keep=kept,
+            use_cache=False,
+            shared_prefix=layout,
+            **arguments,
+        )["logits"][0]
+    found = log_probs(output, asked) if layer is None else output
+    chosen = _scatter(found[: len(which)], row, column, action_mask)
+    entropy = _scatter(found[len(which) :][which], row, column, action_mask) if with_entropy else None
+    return ActionLogProbs(chosen, entropy, layout.tokens)
 
 
 def _scatter(values: torch.Tensor, row: torch.Tensor, column: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from openrlhf_rpo.training.shared_prefix import head
 from openrlhf_rpo.training.shared_prefix.attention import enable
 from openrlhf_rpo.upstream import Actor
 
@@ -37,7 +38,8 @@ def no_compiler():
 
 
 @pytest.fixture
-def model():
+def model(monkeypatch):
+    monkeypatch.setattr(head, "LOGITS_AT_ONCE", 3 * VOCABULARY)  # three positions at a time
     enable("sdpa")
     return tiny_model()
 

@@ -17,8 +17,9 @@ platform.prepare()
 
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
-from conftest import batch, group, plain_actor, tiny_model  # noqa: E402  (a program finds its own folder first)
+from conftest import VOCABULARY, batch, group, plain_actor, tiny_model  # noqa: E402  (a program finds its own folder first)
 
+from openrlhf_rpo.training.shared_prefix import head  # noqa: E402
 from openrlhf_rpo.training.shared_prefix.actor import share_prefixes  # noqa: E402
 
 STAGES = (0, 1, 2, 3)
@@ -50,6 +51,7 @@ def train(stage: int, shared: bool, rank: int) -> dict[str, torch.Tensor]:
 def main() -> None:
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
     torch.compiler.set_stance("force_eager")
+    head.LOGITS_AT_ONCE = 3 * VOCABULARY  # three positions at a time
     store = f"file://{folder}/store"
     deepspeed.init_distributed("gloo", init_method=store, rank=rank, world_size=2, auto_mpi_discovery=False)
     results = {(stage, shared): train(stage, shared, rank) for stage in STAGES for shared in (False, True)}

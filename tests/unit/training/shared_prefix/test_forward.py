@@ -90,7 +90,7 @@ def test_packing_whole_rows_is_the_plain_path(model, inputs):
 
 def test_only_logits_that_carry_loss_are_computed(model):
     seen = []
-    model.lm_head.register_forward_hook(lambda module, args, output: seen.append(output.shape[1]))
+    model.lm_head.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
     shared_log_probs(model, *batch(group(3, 12, [5, 2, 7])))
     assert seen == [1 + (5 + 2 + 7) - 3]  # the last prefix token predicts three first tokens; last tokens predict none
 
