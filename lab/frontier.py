@@ -38,7 +38,7 @@ from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.reports.comparison import at
 from openrlhf_rpo.run.files import contents_of
 
-N_TRAIN, N_HELDOUT, EVAL_SAMPLES, END_SAMPLES = 128, 128, 1, 8
+N_HELDOUT, EVAL_SAMPLES, END_SAMPLES = 128, 1, 8
 COLUMNS = (
     *("arm", "shape, lr", "accuracy at the end", "pass@8", "tokens per sample", "generated tokens", "seconds of steps"),
     *("truncated", "groups without variance"),
@@ -75,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lr", nargs="+", type=float, help="learning rates to try instead of each arm's own")
     parser.add_argument("--shape", nargs="+", metavar="QxS", help="questions x samples per step to try, same total")
     parser.add_argument("--steps", type=int, help="length of every run (default: each arm's own)")
+    parser.add_argument("--questions", type=int, default=128, help="at most so many to train on (default: %(default)s)")
     parser.add_argument("--evaluations", type=int, default=8, help="evaluations per run")
     parser.add_argument("--out", type=Path, default=Path("runs/frontier"), help="runs are kept here and reused")
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
@@ -128,10 +129,10 @@ def _shape(text: str) -> tuple[int, int]:
 def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     """Write the data of an arm's run, and build its command."""
     out = args.out.resolve() / level
-    episodes = -(-arm.steps * arm.questions // N_TRAIN)
+    episodes = -(-arm.steps * arm.questions // args.questions)
     # As many questions as the steps need.
     data = out / "data" / str(arm.steps * arm.questions // episodes)
-    train, held_out = write_dataset(level, data, N_TRAIN, N_HELDOUT, seed=0)
+    train, held_out = write_dataset(level, data, args.questions, N_HELDOUT, seed=0)
     train.write_text("".join(train.read_text().splitlines(keepends=True)[: int(data.name)]))
     write_solutions(train)
     options = {
@@ -228,7 +229,12 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
         "lr": arm.lr,
         "shape": f"{arm.questions}x{arm.samples}",
         "by_seed": {
-            r["seed"]: {"seconds": r["seconds"], "tokens": r["generated_tokens"], "accuracy": r["end"]["accuracy"]}
+            r["seed"]: {
+                "seconds": r["seconds"],
+                "tokens": r["generated_tokens"],
+                "accuracy": r["end"]["accuracy"],
+                "length": r["end"]["tokens"],
+            }
             for r in results
         },
         "curves": [[[round(t), round(s, 1), round(a, 4)] for t, s, a in r["curve"]] for r in results],

@@ -2,7 +2,8 @@
 
 Every run is one of the frontier's (``lab/frontier.py``): the real command, arms alternating seed by seed. The arms of a
 baseline differ in nothing but the use. Beside the frontier's figures: for each arm and seed the ratio to the baseline of the
-same seed in seconds of steps and generated tokens, and the difference in accuracy at the end; medians, smallest and largest.
+same seed in seconds of steps, generated tokens, and mean length of an answer at the end, and the difference in accuracy at
+the end; medians, smallest and largest. Does a stopped tail favour short answers? Their length says so.
 
     make bench NAME=uses QUICK=1                                   one level, two arms, a few steps
     python -m lab.bench uses --baselines grpo --levels hard --seeds 0 1 2 --report FILE
@@ -21,11 +22,12 @@ from lab.bench import table, write_report
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baselines", nargs="+", default=["grpo", "raft"], choices=["grpo", "raft"])
-    parser.add_argument("--uses", nargs="+", default=list(USES), choices=list(USES))
+    parser.add_argument("--uses", nargs="+", default=list(USES)[1:], choices=list(USES)[1:])
     parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=["main", "hard"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--shape", default="8x8", metavar="QxS", help="questions x samples per step")
-    parser.add_argument("--steps", type=int, default=32, help="length of every run")
+    parser.add_argument("--shape", metavar="QxS", help="questions x samples per step (default: each baseline's own)")
+    parser.add_argument("--steps", type=int, help="length of every run (default: each baseline's own)")
+    parser.add_argument("--questions", type=int, default=64, help="to train on (default: %(default)s)")
     parser.add_argument("--evaluations", type=int, default=4, help="evaluations per run")
     parser.add_argument("--out", type=Path, default=Path("runs/uses"), help="runs are kept here and reused")
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
@@ -34,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train and evaluate unfinished runs, and compare each with its baseline."""
     if args.quick:
-        args.levels, args.seeds, args.baselines, args.uses = ["main"], [0], ["grpo"], ["alone", "drafts_tail"]
+        args.levels, args.seeds, args.baselines, args.uses = ["main"], [0], ["grpo"], ["drafts_tail"]
         args.shape, args.steps, args.evaluations = "4x4", 4, 1
-    asked = {**vars(args), "arms": [f"{b}_{use}" for b in args.baselines for use in args.uses], "lr": None}
-    figures = frontier.run(argparse.Namespace(**asked | {"shape": [args.shape], "quick": False, "report": None}))
+    asked = {**vars(args), "arms": [f"{b}_{use}" for b in args.baselines for use in ("alone", *args.uses)], "lr": None}
+    shapes = [args.shape] if args.shape else None
+    figures = frontier.run(argparse.Namespace(**asked | {"shape": shapes, "quick": False, "report": None}))
     for arms in figures["levels"].values():
         compare(arms)
     write_report(args.report, figures, page(figures))
@@ -53,6 +56,7 @@ def compare(arms: Mapping[str, Any]) -> None:
         arm["against"] = {
             "seconds": spread([ours["seconds"] / theirs["seconds"] for ours, theirs in pairs]),
             "tokens": spread([ours["tokens"] / theirs["tokens"] for ours, theirs in pairs]),
+            "length": spread([ours["length"] / theirs["length"] for ours, theirs in pairs]),
             "accuracy": spread([ours["accuracy"] - theirs["accuracy"] for ours, theirs in pairs]),
         }
 
@@ -74,5 +78,6 @@ def page(figures: Mapping[str, Any]) -> list[str]:
             for name, arm in arms.items()
             if name != "base"
         ]
-        compared += [*table([level, "seconds of steps, ratio", "tokens, ratio", "accuracy, difference"], rows), ""]
+        head = [level, "seconds of steps, ratio", "tokens, ratio", "length at the end, ratio", "accuracy, difference"]
+        compared += [*table(head, rows), ""]
     return lines[:at] + compared + lines[at:]
