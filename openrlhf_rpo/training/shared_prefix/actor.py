@@ -7,15 +7,18 @@ import torch
 
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.shared_prefix.attention import enable
-from openrlhf_rpo.training.shared_prefix.forward import shared_log_probs
+from openrlhf_rpo.training.shared_prefix.forward import ActionLogProbs, shared_log_probs
 from openrlhf_rpo.training.shared_prefix.head import unwrapped
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
-"""The largest accepted mean absolute difference of log-probs, in nats, by the weights' dtype.
+TOLERANCE = {torch.float32: (1e-5, 1e-4), torch.bfloat16: (1e-2, 5e-2), torch.float16: (1e-2, 5e-2)}
+"""Bounds on the accepted mean absolute difference of log-probs, in nats, by the weights' dtype.
 
-Rounding gives about 1e-6 in float32 and 1e-3 to 1e-2 in bfloat16; one token too many or too few in sight gives 0.1 or more.
+Rounding gives 1e-6 in float32. In bfloat16 it grows with depth and with 1 / temperature: random Qwen2 weights in 8 layers
+give 0.006, in 16 layers at temperature 0.7 0.025. One token too many in sight gave 0.09.
 """
+TIMES_CONTROL = 6
+"""Between the bounds: so many times the difference that whole rows have when they are packed. 2 to 5 were seen."""
 
 
 class SharedPrefixError(Failed):
@@ -106,17 +109,25 @@ class SharedForward:
             self.give_up(reason)
         return reason is None
 
-    def run(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor, entropy: bool = False):
+    def run(
+        self,
+        sequences: torch.Tensor,
+        action_mask: torch.Tensor,
+        attention_mask: torch.Tensor,
+        entropy: bool = False,
+        share: bool = True,
+    ) -> ActionLogProbs:
         actor = self.actor
         return shared_log_probs(
-            actor.model, sequences, attention_mask, action_mask, actor.temperature, entropy, arguments=self.arguments
+            actor.model, sequences, attention_mask, action_mask, actor.temperature, entropy, share, self.arguments
         )
 
     @torch.no_grad()
     def check(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor) -> str | None:
-        """Run both forward passes on the batch's first rows, without dropout; why sharing cannot be trusted, or None.
+        """Run the batch's first rows plain and shared, without dropout; why sharing cannot be trusted, or None.
 
-        It takes only as many rows as cost no more tokens whole than the shared batch, so it needs no extra memory.
+        What rounding does is seen in a control: the same rows packed, but not shared. It takes only as many rows as cost no
+        more tokens whole than the shared batch, so it needs no extra memory.
         """
         training = self.actor.training
         self.actor.eval()
@@ -124,20 +135,22 @@ class SharedForward:
             tokens = lay_out(sequences, attention_mask).tokens
             n = max(2, int((attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
             rows = sequences[:n], action_mask[:n], attention_mask[:n]
-            plain, shared = self.plain(*rows), self.run(*rows)
+            plain, shared, control = self.plain(*rows), self.run(*rows), self.run(*rows, share=False)
         except torch.OutOfMemoryError:  # only this process failed: others may be inside a collective operation
             raise
         except (RuntimeError, TypeError, ValueError, KeyError, ImportError) as error:
             return f"its first batch failed with {type(error).__name__}: {error}"
         finally:
             self.actor.train(training)
-        gap = ((plain - shared.log_probs).abs().sum() / action_mask[:n].sum().clamp(min=1)).item()
-        allowed = TOLERANCE[next(self.actor.model.parameters()).dtype]
+        tokens_with_loss = action_mask[:n].sum().clamp(min=1)
+        gap, rounding = (((plain - x.log_probs).abs().sum() / tokens_with_loss).item() for x in (shared, control))
+        least, most = TOLERANCE[next(self.actor.model.parameters()).dtype]
+        allowed = min(most, max(least, TIMES_CONTROL * rounding))
         if not gap <= allowed:
-            return f"log-probs differ from the plain path by {gap:.1e} on average, more than {allowed:g}"
+            return f"log-probs differ from the plain path by {gap:.1e} on average, more than {allowed:.1e}"
         self.say(
             f"on: {tokens} instead of {int(attention_mask.sum())} tokens in the first batch, "
-            f"log-probs differ from the plain path by {gap:.1e} on average (allowed: {allowed:g})"
+            f"log-probs differ from the plain path by {gap:.1e} on average (allowed: {allowed:.1e})"
         )
         return None
 

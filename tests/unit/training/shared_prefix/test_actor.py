@@ -5,6 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from openrlhf_rpo.training.shared_prefix import actor as shared_actor
+from openrlhf_rpo.training.shared_prefix import attention
 from openrlhf_rpo.training.shared_prefix.actor import SharedForward, SharedPrefixError, share_prefixes
 from tests.unit.training.shared_prefix.conftest import batch, group, plain_actor, tiny_model
 
@@ -80,6 +81,39 @@ def test_log_probs_that_differ_on_the_first_batch_turn_sharing_off(wrong, capsys
     assert torch.equal(call(actor), log_probs)
     assert not isinstance(actor.forward, SharedForward)
     assert "log-probs differ from the plain path by" in capsys.readouterr().out
+
+
+def deep_actor():
+    """In half precision, where rounding is more than the least that is always allowed."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 12, "initializer_range": 0.06}
+    actor = plain_actor(tiny_model(**sizes).bfloat16(), temperature=0.7)
+    share_prefixes(actor, "auto", "policy")
+    return actor
+
+
+DEEP_INPUTS = batch(group(20, 100, [90, 70]))
+
+
+@pytest.mark.parametrize(("times_control", "shares"), [(6, True), (0, False)])
+def test_what_rounding_does_in_a_deep_model_of_half_precision_is_allowed(monkeypatch, times_control, shares):
+    monkeypatch.setattr(shared_actor, "TIMES_CONTROL", times_control)
+    actor = deep_actor()
+    actor(DEEP_INPUTS[0], DEEP_INPUTS[2], attention_mask=DEEP_INPUTS[1])
+    assert isinstance(actor.forward, SharedForward) is shares
+
+
+def test_a_token_too_many_in_sight_is_more_than_rounding(monkeypatch):
+    right = attention._padding
+
+    def next_one_too(*args):
+        pad, unpad, mask = right(*args)
+        n = len(mask)
+        return pad, unpad, torch.cat([mask[:, :-n], torch.ones(n, n, dtype=torch.bool).tril(1)], 1)
+
+    monkeypatch.setattr(attention, "_padding", next_one_too)
+    actor = deep_actor()
+    actor(DEEP_INPUTS[0], DEEP_INPUTS[2], attention_mask=DEEP_INPUTS[1])
+    assert not isinstance(actor.forward, SharedForward)
 
 
 def test_log_probs_that_differ_stop_a_run_that_insists(wrong):
