@@ -167,9 +167,10 @@ def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: L
         layout.kernel_inputs["flash"] = _varlen(layout)
     gather, lengths = layout.kernel_inputs["flash"]
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
+    gathered = (x.index_select(0, gather) for x in (key, value))  # indexing would be slow backwards
     deterministic = torch.are_deterministic_algorithms_enabled()  # fixes the order of sums in the backward pass
     output = flash_attn_varlen_func(
-        query, key[gather], value[gather], **lengths, softmax_scale=scale, causal=True, deterministic=deterministic
+        query, *gathered, **lengths, softmax_scale=scale, causal=True, deterministic=deterministic
     )
     return output.transpose(0, 1)[None]
 
