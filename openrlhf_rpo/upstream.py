@@ -73,6 +73,17 @@ def check_version() -> None:
         )
 
 
+def check_packages(args: SimpleNamespace) -> None:
+    """Raises UsageError for an option whose package is missing: openrlhf imports it after the engines have started."""
+    for used, option, module in (
+        (args.ds.use_liger_kernel, "--ds.use_liger_kernel", "liger_kernel"),
+        (args.ds.ring_attn_size > 1, "--ds.ring_attn_size above 1", "ring_flash_attn"),
+    ):
+        package = module.replace("_", "-")
+        if used and importlib.util.find_spec(module) is None:
+            raise UsageError(f"{option} needs the package {package}, which is not installed: pip install {package}")
+
+
 # ── The command line ──
 
 

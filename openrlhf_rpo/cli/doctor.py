@@ -50,6 +50,7 @@ def _findings(words: Sequence[str]) -> Iterator[Finding]:
     try:
         upstream.check_version()
         args = parse(words)
+        upstream.check_packages(args)
         device = choose_device(args)
     except UserError as error:
         yield Finding(FAIL, "options", str(error))

@@ -39,6 +39,7 @@ def train(words: Sequence[str]) -> int:
         return examine(words)
     upstream.check_version()
     args = parse(words)
+    upstream.check_packages(args)
     prepare(args)
     return run(args)
 

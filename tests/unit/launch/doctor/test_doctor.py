@@ -52,6 +52,22 @@ def found(document: dict, topic: str, level: str) -> str:
     return "\n".join(f"{f['message']} {f['remedy']}" for f in findings)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ds__use_liger_kernel": True}, "--ds.use_liger_kernel needs the package liger-kernel"),
+        (
+            {"ds__ring_attn_size": 2, "ds__packing_samples": True},
+            "above 1 needs the package ring-flash-attn",
+        ),
+    ],
+)
+def test_a_package_that_an_option_needs_is_missed_before_anything_starts(doctor, argv, usual, capsys, changes, said):
+    assert said in found(doctor(**changes), "options", FAIL)
+    assert train(argv(**usual | changes)) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_what_checks_drafts_is_said_and_that_no_gpu_has_run_them(doctor):
     assert not found(doctor(), "drafts", PASS)
     assert "up to 6 tokens" in (said := found(doctor(rpo__drafts="auto", rpo__drafts__tokens=6), "drafts", PASS))
