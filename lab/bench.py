@@ -27,6 +27,7 @@ BENCHMARKS = {  # name -> module below lab, what it measures
     "drafts": ("drafts", "rollouts with stored paths as drafts: seconds, and whether the samples are the same"),
     "cache-scale": ("scale.cache_scale", "the path cache from 1,000 to 100,000 questions"),
     "report-scale": ("scale.report_scale", "the report's page at 10 to 10,000 questions, in a browser"),
+    "balance": ("scale.balance", "how long ranks wait for each other in training, at 4,096 samples of up to 16k tokens"),
     "shared-prefix": ("scale.shared_prefix", "forward and backward of a group with its prefix run once"),
     "shared-prefix-steps": ("scale.shared_prefix_steps", "whole training steps with and without shared prefixes"),
 }

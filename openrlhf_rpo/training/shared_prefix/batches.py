@@ -2,8 +2,12 @@
 
 A unit is a list of sample indices that run together: a group, or part of a group that does not fit. Its cost is
 ``shared_tokens`` of its rows: tokens that they share count once.
+
+Ranks wait for each other at every micro-batch (ZeRO reduces gradients there), so it is not enough that each has as many
+tokens as the others: their first micro-batches must be about equal, their second ones, and so on.
 """
 
+import random
 from collections.abc import Sequence
 from math import gcd
 
@@ -18,6 +22,9 @@ Unit = list[int]
 def over_ranks(rows: Sequence[torch.Tensor], group_size: int, ranks: int) -> list[Unit]:
     """The samples of each rank, in order: the same number per rank, whole groups if possible, balanced by cost.
 
+    The n-th units of all ranks cost about the same. Where large ones come is drawn, the same for all ranks, so that no
+    optimizer step has them all.
+
     ``rows``: the samples' token ids, group by group. If groups do not divide evenly they are split as little as possible.
     Raises ValueError unless every rank can get the same number of samples.
     """
@@ -25,8 +32,18 @@ def over_ranks(rows: Sequence[torch.Tensor], group_size: int, ranks: int) -> lis
         raise ValueError(f"{len(rows)} samples cannot be dealt out evenly to {ranks} ranks")
     size = gcd(group_size, len(rows) // ranks)
     units = [list(range(i, i + size)) for i in range(0, len(rows), size)]
-    parts = get_seqlen_balanced_partitions([_cost(rows, unit) for unit in units], ranks, equal_size=True)
-    return [[i for u in part for i in units[u]] for part in parts]
+    if ranks == 1:
+        return [[i for unit in units for i in unit]]
+    costs = [_cost(rows, unit) for unit in units]
+    largest_first = sorted(range(len(units)), key=lambda u: -costs[u])
+    turns, totals = [], [0] * ranks
+    for start in range(0, len(units), ranks):
+        # The largest of these goes to the rank that has the least so far.
+        turn = dict(zip(sorted(range(ranks), key=totals.__getitem__), largest_first[start : start + ranks], strict=True))
+        totals = [total + costs[turn[rank]] for rank, total in enumerate(totals)]
+        turns.append(turn)
+    random.Random(len(turns)).shuffle(turns)
+    return [[i for turn in turns for i in units[turn[rank]]] for rank in range(ranks)]
 
 
 def fit(rows: Sequence[torch.Tensor], units: list[Unit], limit: int) -> list[Unit]:
@@ -46,13 +63,16 @@ def fewest_micro_batches(rows: Sequence[torch.Tensor], units: list[Unit], limit:
 
 
 def micro_batches(rows: Sequence[torch.Tensor], units: list[Unit], n: int) -> list[Unit]:
-    """The units in exactly ``n`` micro-batches of about equal cost; with fewer than ``n`` units, the largest are halved."""
+    """The units in exactly ``n`` micro-batches of about equal cost, the largest first; with fewer than ``n`` units, the
+    largest are halved."""
     units = list(units)
     while len(units) < n:
         largest = max(units, key=len)
         units.remove(largest)
         units += _halves(largest)
-    parts = get_seqlen_balanced_partitions([_cost(rows, unit) for unit in units], n, equal_size=False)
+    costs = [_cost(rows, unit) for unit in units]
+    parts = get_seqlen_balanced_partitions(costs, n, equal_size=False)
+    parts.sort(key=lambda part: -sum(costs[u] for u in part))
     return [[i for u in part for i in units[u]] for part in parts]
 
 

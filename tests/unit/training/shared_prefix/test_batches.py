@@ -1,5 +1,7 @@
 """Groups stay together, ranks carry equal cost, and shared tokens count once."""
 
+import random
+
 import pytest
 import torch
 from hypothesis import given
@@ -32,6 +34,24 @@ def test_cost_and_not_length_balances_ranks():
     """By length, 4 x 60 outweighs 4 x 40; with the prefix once it is 120 against 130 tokens."""
     rows = rows_of((40, [20] * 4), (10, [30] * 4))
     assert [cost(rows, samples) for samples in over_ranks(rows, 4, 2)] in ([120, 130], [130, 120])
+
+
+def longest_at_a_time(rows, dealt, size):
+    """The cost of the largest of all ranks' n-th groups, summed over n, as multiple of a rank's fair share."""
+    turns = zip(*([cost(rows, own[i : i + size]) for i in range(0, len(own), size)] for own in dealt), strict=True)
+    return sum(map(max, turns)) * len(dealt) / sum(cost(rows, own) for own in dealt)
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_ranks_do_not_wait_for_each_other_and_large_groups_are_not_all_first(ranks):
+    random_ = random.Random(0)
+    rows = rows_of(*[(20, [int(random_.lognormvariate(4, 1)) + 1 for _ in range(4)]) for _ in range(128)])
+    dealt = over_ranks(rows, 4, ranks)
+    assert longest_at_a_time(rows, dealt, 4) < 1.15 < longest_at_a_time(rows, [sorted(own) for own in dealt], 4)
+    first, second = (
+        sum(cost(rows, own[part]) for own in dealt) for part in (slice(256 // ranks), slice(256 // ranks, None))
+    )
+    assert 0.7 < first / second < 1.4
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 4))
@@ -76,4 +96,5 @@ def test_every_number_of_micro_batches_can_be_had(n):
     rows = rows_of((10, [3, 4, 5, 6]), (20, [3, 4, 5, 6]))
     parts = micro_batches(rows, [[0, 1, 2, 3], [4, 5, 6, 7]], n)
     assert len(parts) == n and all(parts)
+    assert [cost(rows, part) for part in parts] == sorted((cost(rows, part) for part in parts), reverse=True)
     assert sorted(i for part in parts for i in part) == list(range(8))
