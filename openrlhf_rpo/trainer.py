@@ -205,22 +205,23 @@ class _RPOTrainer(BasePPOTrainer):
         kept: list[Group] = []
         dropped: list[Group] = []
         waiting: list[Group] = []
-        while len(kept) < size:
-            tried = {g.question.question_id for g in kept + dropped + waiting}
-            missing = size - len(kept)
-            n_questions = len(self.stream.questions)
-            if is_starved(len(tried), n_questions, missing, size * self.config.dynamic.max_batches):
-                raise Starved(
-                    f"step {step}: {len(tried)} of {n_questions} questions tried, only {len(kept)} of {size} groups "
-                    "have samples that differ. Make the questions harder or easier, raise --rollout.n_samples_per_prompt, "
-                    "lower --rollout.batch_size, or, where questions are left, raise --rpo.dynamic.max_batches (now "
-                    f"{self.config.dynamic.max_batches})."
-                )
-            asked = self.selection.choose(missing, tried, step)
-            if len(asked) < missing:
-                return None
-            for group in self.rollout.roll_out(asked, step, missing):
-                (waiting if group.waits else kept if self.has_signal(group) else dropped).append(group)
+        with self.rollout.awake():
+            while len(kept) < size:
+                tried = {g.question.question_id for g in kept + dropped + waiting}
+                missing = size - len(kept)
+                n_questions = len(self.stream.questions)
+                if is_starved(len(tried), n_questions, missing, size * self.config.dynamic.max_batches):
+                    raise Starved(
+                        f"step {step}: {len(tried)} of {n_questions} questions tried, only {len(kept)} of {size} groups "
+                        "have samples that differ. Make the questions harder or easier, raise "
+                        "--rollout.n_samples_per_prompt, lower --rollout.batch_size, or, where questions are left, raise "
+                        f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
+                    )
+                asked = self.selection.choose(missing, tried, step)
+                if len(asked) < missing:
+                    return None
+                for group in self.rollout.roll_out(asked, step, missing):
+                    (waiting if group.waits else kept if self.has_signal(group) else dropped).append(group)
         return Batch(kept, dropped, waiting)
 
     def has_signal(self, group: Group) -> bool:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import ray
-from vllm import RequestOutput, SamplingParams
+from vllm import AsyncEngineArgs, RequestOutput, SamplingParams
 from vllm.inputs import TokensPrompt
 from vllm.sampling_params import RequestOutputKind
+from vllm.usage.usage_lib import UsageContext
 from vllm.utils import random_uuid
 
 from openrlhf_rpo.rollout.drafts.speculation import GROUP, allow_logit_bias, forget, remember, speculative_config
@@ -35,6 +36,17 @@ def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed
     return log_prob + math.log(total) if processed else log_prob
 
 
+def offline_limits(longest: int, world_size: int) -> dict[str, int]:
+    """Sequences at a time and tokens a pass, as vLLM sets them for offline work on this hardware.
+
+    For an async engine it takes the smallest, 128 and 2,048: 512 samples would run in four waves. ``longest``: tokens of a
+    sequence, which models that cannot read a prompt in parts need in one pass.
+    """
+    tokens, sequences = AsyncEngineArgs.get_batch_defaults(world_size)
+    offline = UsageContext.LLM_CLASS
+    return {"max_num_seqs": sequences[offline], "max_num_batched_tokens": max(tokens[offline], longest)}
+
+
 class _RPOEngine(RolloutRayActor):
     speculation: ClassVar[Mapping[str, object] | None] = None
     """vLLM's ``speculative_config``; None: the engine takes no drafts."""
@@ -44,6 +56,7 @@ class _RPOEngine(RolloutRayActor):
     """The number of tokens at which a sample is stopped."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs = offline_limits(kwargs["max_model_len"], kwargs["tensor_parallel_size"]) | kwargs
         if self.speculation:
             kwargs["speculative_config"] = self.speculation
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours

@@ -12,19 +12,22 @@ from openrlhf_rpo.rollout.requests import GeneratedGroup, GroupRequest, ScoreReq
 
 
 class Generator:
-    """All engines of the run. ``sleeping`` (--vllm.enable_sleep): wake them up around each use."""
+    """All engines of the run. ``sleeping`` (--vllm.enable_sleep): awake only inside the outermost ``with``."""
 
     def __init__(self, engines: Sequence[Any], sleeping: bool) -> None:
         self.engines = list(engines)
         self.sleeping = sleeping
+        self.users = 0
 
     def __enter__(self) -> "Generator":
-        if self.sleeping:
+        if self.sleeping and not self.users:
             ray.get([engine.wake_up.remote() for engine in self.engines])
+        self.users += 1
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self.sleeping:
+        self.users -= 1
+        if self.sleeping and not self.users:
             ray.get([engine.sleep.remote() for engine in self.engines])
 
     def generate(self, groups: Sequence[GroupRequest], enough: int | None = None) -> Iterator[tuple[int, GeneratedGroup]]:

@@ -1,7 +1,8 @@
 """One step's rollout: choose each group's prefixes, generate the responses, score and shape them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +69,17 @@ class Rollout:
             top_p=args.rollout.top_p,
             max_path_length=args.rollout.max_new_tokens,
         )
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """While inside, engines that sleep (--vllm.enable_sleep) stay awake: what they have read of a question and its paths
+        to score them need not be read again to go on from there."""
+        with ExitStack() as engines:
+            with self.clock("rollout"):
+                engines.enter_context(self.generator)
+            yield
+            with self.clock("rollout"):
+                engines.close()
 
     def roll_out(self, asked: Sequence[Asked], step: int, enough: int | None = None) -> list[Group]:
         """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later.

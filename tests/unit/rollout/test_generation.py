@@ -27,6 +27,23 @@ def stops(monkeypatch):
     return run
 
 
+def test_engines_that_sleep_wake_once_for_everything_inside(monkeypatch):
+    told = []
+    engine = SimpleNamespace(
+        wake_up=SimpleNamespace(remote=lambda: told.append("wake")),
+        sleep=SimpleNamespace(remote=lambda: told.append("sleep")),
+    )
+    monkeypatch.setattr(generation.ray, "get", lambda refs: refs)
+    made = Generator([engine], sleeping=True)
+    with made:
+        for _ in range(2):
+            with made:
+                told.append("work")
+    with pytest.raises(ZeroDivisionError), made:
+        1 / 0  # noqa: B018
+    assert told == ["wake", "work", "work", "sleep", "wake", "sleep"]
+
+
 def test_the_engines_stop_at_the_longest_wanted_group_and_not_in_the_next_rollout(stops):
     assert stops([5, 9, 20], 2) == [9, math.inf]
 
