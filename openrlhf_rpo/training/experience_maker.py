@@ -6,6 +6,7 @@ from statistics import stdev
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 
@@ -108,7 +109,11 @@ class RPOExperienceMaker(RemoteExperienceMaker):
 
     def get_cumulative_returns(self, rewards: torch.Tensor, action_mask: torch.Tensor, gamma: float) -> torch.Tensor:
         """As upstream, except that prefix tokens get the method's advantage for them, if it has one."""
-        returns = super().get_cumulative_returns(rewards, action_mask, gamma)
+        if gamma == 1:  # upstream's loop takes 12 us a token: two minutes for 4,096 samples of 16k
+            from_the_end = np.add.accumulate((action_mask * rewards).numpy()[:, ::-1], axis=1)  # torch sums in float64
+            returns = torch.from_numpy(from_the_end[:, ::-1].copy())
+        else:
+            returns = super().get_cumulative_returns(rewards, action_mask, gamma)
         if id(action_mask) not in self._prefix_advantages:
             return returns
         prefix, advantages = self._prefix_advantages[id(action_mask)]

@@ -370,3 +370,12 @@ def test_upstreams_own_penalties_are_there_again_afterwards():
 
     advantages_of(two_groups(), training_args())
     assert experience_maker.apply_length_penalties is length_penalty.apply_length_penalties
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_returns_are_upstreams(gamma):
+    args = training_args()
+    rewards, mask = torch.randn(3, 50, generator=torch.Generator().manual_seed(1)), torch.ones(3, 50)
+    mask[0, :7] = mask[1, 30:] = 0
+    theirs = make(RemoteExperienceMaker, args).get_cumulative_returns(rewards, mask, gamma)
+    assert torch.equal(make(RPOExperienceMaker, args).get_cumulative_returns(rewards, mask, gamma), theirs)
