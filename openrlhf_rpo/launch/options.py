@@ -242,6 +242,11 @@ def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
         "--train.async_enable with RPO is refused: a rollout that runs ahead would read paths that the step before it "
         "has not replaced yet. Leave it out, or use --rpo.enable false",
     )
+    _need(
+        rpo.drafts.mode != "auto" or args.vllm.tensor_parallel_size == 1,
+        f"--rpo.drafts auto with --vllm.tensor_parallel_size {args.vllm.tensor_parallel_size}: the processes of an engine "
+        "would each time their passes, and could decide differently. Use --rpo.drafts on, or off",
+    )
     rpo.method.check_run(args)
     estimator = args.algo.advantage.estimator
     _need(

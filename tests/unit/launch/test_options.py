@@ -149,6 +149,13 @@ def test_what_rpo_cannot_replay_is_refused_with_the_reason_and_plain_openrlhf_st
     assert parse(**changes, rpo__enable="false").rpo.enable is False
 
 
+def test_processes_of_one_engine_cannot_each_decide_on_drafts(parse):
+    with pytest.raises(UsageError, match="--rpo.drafts auto with --vllm.tensor_parallel_size 2"):
+        parse(rpo__drafts="auto", vllm__tensor_parallel_size=2)
+    assert parse(rpo__drafts="on", vllm__tensor_parallel_size=2).rpo.drafts.mode == "on"
+    assert parse(rpo__drafts="auto").rpo.drafts.mode == "auto"
+
+
 def test_lora_is_refused_where_vllm_would_get_names_that_it_does_not_know(parse):
     """vLLM 0.29: "There is no module or parameter named 'base_model' in Qwen2ForCausalLM", after a whole rollout."""
     with pytest.raises(UsageError, match="--ds.lora.rank 8: .* the first weight sync would fail"):
