@@ -1,7 +1,7 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env demo bench test long gpu-test lighteval lint docs
+.PHONY: help env demo bench test long gpu-test gpu-first lighteval lint docs
 
 # Every shell script, wherever it lies.
 SCRIPTS = $(shell grep -rIlE '^\#!.*\b(ba)?sh$$' .ci tools examples)
@@ -33,6 +33,9 @@ gpu-test: ## the tests that need one NVIDIA GPU; in an environment with the extr
 	@python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else sys.argv[1])' \
 	    "make gpu-test: torch sees no NVIDIA GPU in this environment, so every test would be skipped"
 	python -m pytest tests/gpu -m gpu -rs --durations 0
+
+gpu-first: ## on a bare GPU machine with torch and transformers: what only a GPU can say, as a dated report
+	python -m lab.bench gpu-first --report lab/results/$$(date +%F)-gpu-first
 
 PINS = openrlhf_rpo/evaluation/lighteval.txt
 lighteval: env ## what `openrlhf-rpo eval --lighteval` needs, in a folder of its own (.venv/lighteval, 400 MB)
