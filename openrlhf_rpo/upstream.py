@@ -78,6 +78,7 @@ def check_packages(args: SimpleNamespace) -> None:
     for used, option, module in (
         (args.ds.use_liger_kernel, "--ds.use_liger_kernel", "liger_kernel"),
         (args.ds.ring_attn_size > 1, "--ds.ring_attn_size above 1", "ring_flash_attn"),
+        (args.ds.ring_attn_size > 1, "--ds.ring_attn_size above 1", "flash_attn"),
     ):
         package = module.replace("_", "-")
         if used and importlib.util.find_spec(module) is None:

@@ -11,7 +11,7 @@ from openrlhf_rpo import platform
 from openrlhf_rpo.credentials import objection
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.failures import chain_of
-from openrlhf_rpo.platform.cpu import FLOAT32
+from openrlhf_rpo.platform.cpu import FLOAT32, has_nvcc
 
 Need = tuple[str, int, str]  # component, number of devices, the flags that set it
 
@@ -72,8 +72,7 @@ def choose_device(args: SimpleNamespace) -> str:
     ask_cluster = address and args.rpo.device == "auto"
     gpus = resources_of(address)[0].get("GPU", 0.0) if ask_cluster else 0.0
     device = platform.choose(args.rpo.device, gpus)
-    if device == "cpu":
-        adapt_options_to_cpu(args)
+    adapt_options(args, device)
     return device
 
 
@@ -218,17 +217,32 @@ def start_patiently(start: Callable[[], object], attempts: int = 3) -> None:
             print("Ray did not come up within its 30 seconds, this host is busy: trying again", flush=True)
 
 
-def adapt_options_to_cpu(args: SimpleNamespace) -> None:
-    """Replace options that have no CPU form where the result is the same. Raises UsageError for the others."""
-    if args.ds.packing_samples or args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1:
+def adapt_options(args: SimpleNamespace, device: str) -> None:
+    """Give the options whose default is "auto" their values on ``device``. Raises UsageError for those that need a GPU."""
+    if device == "cpu":
+        _adapt_options_to_cpu(args)
+    elif args.ds.param_dtype == "auto":
+        args.ds.param_dtype = "bf16"
+    if args.ds.attn_implementation == "flash_attention_2" and not platform.has_flash_attn():
+        args.ds.attn_implementation = "sdpa"  # the same attention, in torch's kernels
+    if device == "cuda" and args.ds.adam_offload and not has_nvcc():
         raise UsageError(
-            "--ds.packing_samples, --train.dynamic_batch_enable, --ds.ring_attn_size and --ds.tensor_parallel_size "
-            "need flash-attention and a GPU: leave them out on a CPU host"
+            "--ds.adam_offload: DeepSpeed compiles this optimizer with nvcc, which is not on this host: install the CUDA "
+            "toolkit, or leave the option out"
         )
+    if args.algo.advantage.is_correction_level == "auto":  # plain OpenRLHF keeps its own default
+        args.algo.advantage.is_correction_level = "token" if args.ds.param_dtype != FLOAT32 and args.rpo.enable else "off"
+
+
+def _adapt_options_to_cpu(args: SimpleNamespace) -> None:
+    """Replace options that have no CPU form where the result is the same. Raises UsageError for the others."""
+    if args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1:
+        raise UsageError("--ds.ring_attn_size and --ds.tensor_parallel_size need a GPU: leave them out on a CPU host")
     if args.vllm.tensor_parallel_size > 1 or args.vllm.enable_sleep:
         raise UsageError("--vllm.tensor_parallel_size > 1 and --vllm.enable_sleep need a GPU: leave them out")
     # On the many CPUs without bfloat16 instructions, a bfloat16 matrix product takes 13 times as long as in float32.
-    args.ds.param_dtype = FLOAT32
+    if args.ds.param_dtype == "auto" or not args.rpo.enable:
+        args.ds.param_dtype = FLOAT32
     if "flash_attention" in args.ds.attn_implementation:
         args.ds.attn_implementation = "sdpa"
     args.vllm.sync_backend = "gloo"

@@ -1,15 +1,16 @@
-"""What every process of a run needs before it does anything: OpenRLHF made fit for a CPU host, and the guard against code
-that comes with models (``guard``).
+"""What every process of a run needs before it does anything: OpenRLHF made fit for a host without a GPU or without
+flash-attn, and the guard against code that comes with models (``guard``).
 
 The driver chooses the device once (``choose``) and passes it to every process through the environment (``worker_env``),
 with the permission for models' code. Each process calls ``prepare`` before it imports anything that uses torch: the driver
 through ``upstream``, Ray workers through Ray's ``worker_process_setup_hook``.
 """
 
+import importlib.util
 import os
 import sys
 
-from openrlhf_rpo.platform import guard
+from openrlhf_rpo.platform import flash_attn_stand_in, guard
 
 DEVICE_ENV = "OPENRLHF_RPO_DEVICE"
 SETUP_HOOK = "openrlhf_rpo.platform.prepare"
@@ -64,13 +65,26 @@ def imports_from_here() -> bool:
 
 
 def prepare() -> None:
-    """Guard this process, and patch it for the CPU unless it uses CUDA. Does nothing when called again."""
+    """Guard this process, and patch what its host lacks: a GPU, flash-attn, nvcc.
+
+    Does nothing when called again.
+    """
     guard.install()
     global _prepared
-    if _prepared or device() != "cpu":
+    if _prepared:
         return
     _prepared = True
-    from openrlhf_rpo.platform import cpu, flash_attn_stand_in
+    from openrlhf_rpo.platform import cpu
 
-    flash_attn_stand_in.install(sys.modules)
-    cpu.patch()
+    if not has_flash_attn():
+        flash_attn_stand_in.install()
+
+    if device() == "cpu":
+        cpu.patch()
+    else:
+        cpu.patch_without_nvcc()
+
+
+def has_flash_attn() -> bool:
+    """Whether flash-attn's kernels can run: it is installed, and the run uses GPUs."""
+    return device() != "cpu" and importlib.util.find_spec("flash_attn") is not None

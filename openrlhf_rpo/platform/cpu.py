@@ -1,4 +1,5 @@
-"""Patches where OpenRLHF 0.11.2 assumes CUDA, or a host of its own, each applied when its module is first imported.
+"""Patches where OpenRLHF 0.11.2 assumes CUDA, its compiler, or a host of its own, each applied when its module is first
+imported.
 
 Import hooks, because a Ray worker is prepared before it knows which actor it will become, and importing torch and openrlhf
 in every idle worker would slow each start by seconds.
@@ -32,6 +33,23 @@ def patch() -> None:
         ("openrlhf.trainer.ray.vllm_engine", weight_sync.patch_engine),
     ):
         wrapt.register_post_import_hook(function, module)
+
+
+def patch_without_nvcc() -> None:
+    """On a GPU host: what CUDA's compiler is needed for, if there is none."""
+
+    def optimizer(module: Any) -> None:
+        if not has_nvcc():
+            _torch_adam(module)
+
+    wrapt.register_post_import_hook(optimizer, "deepspeed.runtime.engine")
+
+
+def has_nvcc() -> bool:
+    """Whether torch and DeepSpeed find CUDA's compiler on this host. Imports torch."""
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_HOME is not None
 
 
 class _CpuDevice(str):
@@ -88,7 +106,7 @@ def _no_shared_memory_reduce(module: Any) -> None:
 
 
 def _torch_adam(module: Any) -> None:
-    """Use torch's AdamW instead of DeepSpeed's equal fused one, which would be compiled (50 s on a new machine)."""
+    """Use torch's AdamW instead of DeepSpeed's equal fused one, which is compiled (on a CPU 50 s on a new machine)."""
     configure = module.DeepSpeedEngine.get_optimizer_configuration
 
     def without_compiling(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -2,11 +2,18 @@
 
 Same signatures as flash-attn 2.8.3 (``bert_padding.py``). They support packed samples, but not ring attention, which needs
 the real kernels.
+
+Only that module sees them, and only while it is imported: vLLM, transformers and ``shared_prefix.attention`` look for
+flash-attn by its name, and would take the kernels to be there.
 """
 
-from importlib.machinery import ModuleSpec
+import sys
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
+
+IMPORTER = "openrlhf.models.ring_attn_utils"
 
 
 def index_first_axis(tensor: Any, indices: Any) -> Any:
@@ -43,27 +50,49 @@ def all_gather(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("ring attention (--ds.ring_attn_size > 1) needs flash-attn and a GPU")
 
 
-def install(modules: dict[str, ModuleType]) -> None:
-    """Register ``flash_attn`` and its submodules, unless the real one is loaded."""
-    if "flash_attn" in modules:
-        return
+class _Finder:
+    """Finds ``IMPORTER`` where it is, with a loader of ours."""
 
-    def module(name: str, is_package: bool, **names: Any) -> None:
-        new = ModuleType(name)
-        new.__spec__ = ModuleSpec(name, loader=None, is_package=is_package)
-        if is_package:
-            new.__path__ = []
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == IMPORTER else None
+        if spec is not None:
+            spec.loader = _Loader(name, spec.origin)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        ours = stand_ins()
+        real = {name: sys.modules.pop(name) for name in ours if name in sys.modules}
+        sys.modules.update(ours)
+        try:
+            super().exec_module(module)
+        finally:
+            for name in ours:
+                del sys.modules[name]
+            sys.modules.update(real)
+
+
+def install() -> None:
+    """Give the stand-ins to ``IMPORTER``, whenever it is imported."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+
+
+def stand_ins() -> dict[str, ModuleType]:
+    """``flash_attn`` and the submodules that ``IMPORTER`` imports from."""
+
+    def module(name: str, **names: Any) -> ModuleType:
+        new = module_from_spec(ModuleSpec(name, None, is_package=True))
         vars(new).update(names)
-        modules[name] = new
+        return new
 
-    module("flash_attn", True)
-    module("flash_attn.utils", True)
-    module(
-        "flash_attn.bert_padding",
-        False,
-        index_first_axis=index_first_axis,
-        pad_input=pad_input,
-        unpad_input=unpad_input,
-        rearrange=rearrange,
-    )
-    module("flash_attn.utils.distributed", False, all_gather=all_gather)
+    padding = {f.__name__: f for f in (index_first_axis, pad_input, unpad_input, rearrange)}
+    made = [
+        module("flash_attn"),
+        module("flash_attn.utils"),
+        module("flash_attn.bert_padding", **padding),
+        module("flash_attn.utils.distributed", all_gather=all_gather),
+    ]
+    return {new.__name__: new for new in made}

@@ -71,12 +71,13 @@ def _from_rank_0() -> Any:
 
 
 def patch_engine(module: Any) -> None:
-    """Give ``RolloutRayActor`` our worker extension, float32, a KV block size for CPU attention, and ``receive_weights``."""
+    """Give ``RolloutRayActor`` our worker extension, dtype, a KV block size for CPU attention, and ``receive_weights``."""
     engine = unwrap(module.RolloutRayActor)
     start = engine.__init__
 
     async def on_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32, "dtype": "float32"}
+        dtype = getattr(self, "dtype_on_cpu", "float32")
+        kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32, "dtype": dtype}
         # Chunked prefill rewinds the request's seeded generator, which a CPU generator does not support.
         longest = kwargs.get("max_model_len") or 0
         kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, longest)}

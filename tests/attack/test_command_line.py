@@ -75,7 +75,7 @@ WORDS = {
     "--rpo.reward.weights 1,2": "--rpo.reward.weights 1,2: expected one weight for each of --rpo.reward.functions",
     "--rpo.reward.functions maths": "unknown reward 'maths'; the shipped rewards are math, format, cosine",
     "--train.async_enable": "--train.async_enable with RPO is refused",
-    "--ds.packing_samples": "need flash-attention and a GPU: leave them out on a CPU host",
+    "--ds.ring_attn_size 2": "--ds.ring_attn_size above 1 needs the package",
     "--vllm.num_engines 0": "--vllm.num_engines is missing: RPO generates through vLLM, at least 1 engine",
     "--use_ms": "--use_ms needs the package modelscope",
     # Templates and columns

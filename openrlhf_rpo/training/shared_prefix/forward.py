@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_rpo.training.shared_prefix.head import Asked, answering, log_probs, output_layer
+from openrlhf_rpo.training.shared_prefix.head import Targets, answering, log_probs, output_layer
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 
 
@@ -43,9 +43,9 @@ def shared_log_probs(
     target = column + sequences.shape[1] - action_mask.shape[1]
     # Tokens of a shared head are predicted once for all rows: the logits of each position are computed once.
     kept, which = layout.packed[row, target - 1].unique(return_inverse=True)
-    asked = Asked(which, sequences[row, target], temperature, with_entropy)
+    targets = Targets(which, sequences[row, target], temperature, with_entropy)
     layer = output_layer(model)
-    with answering(layer, asked):
+    with answering(layer, targets):
         output = model(
             sequences.flatten()[layout.source][None],
             # Given a 4-D mask, transformers does not build one of N x N.
@@ -56,7 +56,7 @@ def shared_log_probs(
             shared_prefix=layout,
             **arguments,
         )["logits"][0]
-    found = log_probs(output, asked) if layer is None else output
+    found = log_probs(output, targets) if layer is None else output
     chosen = _scatter(found[: len(which)], row, column, action_mask)
     entropy = _scatter(found[len(which) :][which], row, column, action_mask) if with_entropy else None
     return ActionLogProbs(chosen, entropy, layout.tokens)

@@ -23,8 +23,9 @@ _CHANGES_LOGITS = (
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The tokens ``chosen`` (N,) after the positions ``which`` (N,) of those that the output layer gets."""
+class Targets:
+    """The tokens ``chosen`` (N,) after the positions ``which`` (N,) of those that the output layer gets, and what is wanted
+    of them."""
 
     which: torch.Tensor
     chosen: torch.Tensor
@@ -56,12 +57,12 @@ def output_layer(model: Any) -> nn.Linear | None:
 
 
 @contextmanager
-def answering(layer: nn.Linear | None, asked: Asked) -> Iterator[None]:
+def answering(layer: nn.Linear | None, targets: Targets) -> Iterator[None]:
     """While inside, ``layer`` returns ``log_probs`` of its input, as (1, N + K); None changes nothing."""
     if layer is None:
         yield
         return
-    layer.forward = lambda hidden: log_probs(hidden[0], asked, layer.weight, layer.bias)[None]  # type: ignore[method-assign]
+    layer.forward = lambda hidden: log_probs(hidden[0], targets, layer.weight, layer.bias)[None]  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -69,39 +70,39 @@ def answering(layer: nn.Linear | None, asked: Asked) -> Iterator[None]:
 
 
 def log_probs(
-    hidden: torch.Tensor, asked: Asked, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None
+    hidden: torch.Tensor, targets: Targets, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Float32: (N,) log-probs of the tokens asked for, then, if asked for, the (K,) entropies of all positions.
 
     ``hidden``: (K, H), what the output layer with ``weight`` (V, H) gets; without ``weight`` the logits themselves, (K, V).
     """
-    return _LogProbs.apply(hidden, weight, bias, asked)
+    return _LogProbs.apply(hidden, weight, bias, targets)
 
 
 class _LogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: Any, bias: Any, asked: Asked) -> torch.Tensor:
-        ctx.asked, ctx.size = asked, max(1, LOGITS_AT_ONCE // (hidden.shape[1] if weight is None else weight.shape[0]))
-        found = hidden.new_empty(len(asked.which), dtype=torch.float32)
+    def forward(ctx: Any, hidden: torch.Tensor, weight: Any, bias: Any, targets: Targets) -> torch.Tensor:
+        ctx.targets, ctx.size = targets, max(1, LOGITS_AT_ONCE // (hidden.shape[1] if weight is None else weight.shape[0]))
+        found = hidden.new_empty(len(targets.which), dtype=torch.float32)
         normalizer, entropy = hidden.new_empty((2, len(hidden)), dtype=torch.float32)
-        for part, pairs in asked.chunks(len(hidden), ctx.size):
-            logits = _logits(hidden[part], weight, bias, asked.temperature)
+        for part, pairs in targets.chunks(len(hidden), ctx.size):
+            logits = _logits(hidden[part], weight, bias, targets.temperature)
             normalizer[part] = logits.logsumexp(-1)
-            which = asked.which[pairs]
-            found[pairs] = logits[which - part.start, asked.chosen[pairs]] - normalizer[which]
-            if asked.with_entropy:
+            which = targets.which[pairs]
+            found[pairs] = logits[which - part.start, targets.chosen[pairs]] - normalizer[which]
+            if targets.with_entropy:
                 entropy[part] = normalizer[part] - logits.softmax(-1).mul_(logits).sum(-1)
             del logits  # before the next chunk's
         ctx.save_for_backward(hidden, weight, bias, normalizer, entropy)
-        return torch.cat([found, entropy]) if asked.with_entropy else found
+        return torch.cat([found, entropy]) if targets.with_entropy else found
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, None]:
         """Of a log-prob: chosen - softmax. Of an entropy H: -p (log p + H), for each token with probability p."""
         hidden, weight, bias, normalizer, entropy = ctx.saved_tensors
-        asked, n = ctx.asked, len(ctx.asked.which)
-        of_position = torch.zeros_like(normalizer).index_add_(0, asked.which, gradient[:n])
+        targets, n = ctx.targets, len(ctx.targets.which)
+        of_position = torch.zeros_like(normalizer).index_add_(0, targets.which, gradient[:n])
         of_hidden = torch.empty_like(hidden)
         of_weight, of_bias = (
             torch.zeros_like(x, dtype=torch.float32) if needed else None
@@ -109,16 +110,16 @@ class _LogProbs(torch.autograd.Function):
         )
 
         def of_logits(part: slice, pairs: torch.Tensor) -> torch.Tensor:
-            logits = _logits(hidden[part], weight, bias, asked.temperature).sub_(normalizer[part, None])
+            logits = _logits(hidden[part], weight, bias, targets.temperature).sub_(normalizer[part, None])
             found = logits.exp()
-            if asked.with_entropy:
+            if targets.with_entropy:
                 found *= logits.add_(entropy[part, None]).mul_(-gradient[n:][part, None]).sub_(of_position[part, None])
             else:
                 found *= -of_position[part, None]
-            places = asked.which[pairs] - part.start, asked.chosen[pairs]
-            return found.index_put_(places, gradient[pairs], accumulate=True).div_(asked.temperature)
+            places = targets.which[pairs] - part.start, targets.chosen[pairs]
+            return found.index_put_(places, gradient[pairs], accumulate=True).div_(targets.temperature)
 
-        for part, pairs in asked.chunks(len(hidden), ctx.size):
+        for part, pairs in targets.chunks(len(hidden), ctx.size):
             found = of_logits(part, pairs).to(hidden.dtype)
             of_hidden[part] = found if weight is None else found @ weight
             if of_weight is not None:

@@ -20,7 +20,7 @@ from lab.testbed import model_dir, write_dataset
 from lab.testbed.task import CAREFUL, demonstrate
 from openrlhf_rpo import platform
 from openrlhf_rpo.cli import doctor, train_rpo_ray
-from openrlhf_rpo.launch.cluster import required_devices
+from openrlhf_rpo.launch import cluster
 from openrlhf_rpo.launch.options import parse
 
 ROOT = Path(__file__).parents[3]
@@ -77,6 +77,7 @@ def dry_run(testbed, monkeypatch, capsys):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     platform.prepare()  # this host's own device, before the commands name theirs
     monkeypatch.setenv(platform.DEVICE_ENV, platform.device())
+    monkeypatch.setattr(cluster, "has_nvcc", lambda: True)  # as on the hosts that the scripts are for
 
     def examine(words: list[str]) -> dict[str, set[str]]:
         doctor.examine(on_the_testbed(words, testbed), as_json=True)
@@ -130,7 +131,7 @@ def test_every_command_is_parsed_and_survives_ray_job_submit(shell, name):
 @pytest.mark.parametrize("name", GPU_SCRIPTS)
 def test_a_command_asks_for_the_gpus_that_its_header_names(shell, name):
     for words in shell.commands(name):
-        assert sum(number for _, number, _ in required_devices(parse(words))) == GPUS.get(name, 8)
+        assert sum(number for _, number, _ in cluster.required_devices(parse(words))) == GPUS.get(name, 8)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

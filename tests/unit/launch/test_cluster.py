@@ -13,7 +13,7 @@ from openrlhf_rpo import platform
 from openrlhf_rpo.cli import train_rpo_ray
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch import cluster, options, preflight
-from openrlhf_rpo.launch.cluster import adapt_options_to_cpu, check_resources, required_devices, start_patiently
+from openrlhf_rpo.launch.cluster import adapt_options, check_resources, required_devices, start_patiently
 
 platform.prepare()  # before OpenRLHF is imported
 cli = importlib.import_module("openrlhf.cli.train_ppo_ray")
@@ -232,6 +232,26 @@ def test_a_device_given_by_hand_needs_no_cluster(parse, fake_ray, monkeypatch, d
     fake_ray.init.assert_not_called()
 
 
+@pytest.mark.parametrize(
+    ("device", "changes", "level"),
+    [
+        ("cpu", {}, "off"),
+        ("cuda", {}, "token"),
+        ("cuda", {"rpo__method": "verify"}, "token"),
+        ("cuda", {"rpo__method": "paper"}, "off"),
+        ("cuda", {"rpo__enable": "false"}, "off"),
+        ("cuda", {"algo__advantage__is_correction_level": "seq"}, "seq"),
+        ("cpu", {"algo__advantage__is_correction_level": "token"}, "token"),
+        ("cpu", {"ds__param_dtype": "bf16"}, "token"),
+    ],
+)
+def test_engine_and_trainer_are_corrected_for_where_they_round(parse, fake_ray, monkeypatch, device, changes, level):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    args = parse(rpo__device=device, **changes)
+    cluster.choose_device(args)
+    assert args.algo.advantage.is_correction_level == level
+
+
 def test_the_device_is_settled_before_the_checks_import_openrlhf(parse, monkeypatch):
     """Or the checks would prepare a CPU head node for CPU, and the actors of its cluster would ask for no GPU."""
     calls = []
@@ -255,13 +275,36 @@ def test_rpo_turns_the_engines_own_prefix_caching_on(parse, monkeypatch):
 def test_what_has_the_same_result_on_a_cpu_is_replaced(parse):
     args = parse()
     assert "flash_attention" in args.ds.attn_implementation
-    adapt_options_to_cpu(args)
+    adapt_options(args, "cpu")
     assert (args.ds.attn_implementation, args.vllm.sync_backend, args.vllm.enforce_eager) == ("sdpa", "gloo", True)
+
+
+@pytest.mark.parametrize(
+    ("installed", "asked", "used"),
+    [
+        (True, "flash_attention_2", "flash_attention_2"),
+        (False, "flash_attention_2", "sdpa"),
+        (False, "flash_attention_3", "flash_attention_3"),  # comes in another package
+    ],
+)
+def test_without_flash_attn_a_gpu_attends_in_torchs_kernels(parse, monkeypatch, installed, asked, used):
+    monkeypatch.setattr(cluster.platform, "has_flash_attn", lambda: installed)
+    args = parse(ds__attn_implementation=asked, ds__packing_samples=True)
+    adapt_options(args, "cuda")
+    assert args.ds.attn_implementation == used
+
+
+def test_an_optimizer_that_nvcc_compiles_is_refused_without_it(parse, monkeypatch):
+    monkeypatch.setattr(cluster, "has_nvcc", lambda: False)
+    with pytest.raises(UsageError, match="--ds.adam_offload: DeepSpeed compiles this optimizer with nvcc"):
+        adapt_options(parse(ds__adam_offload=True), "cuda")
+    monkeypatch.setattr(cluster, "has_nvcc", lambda: True)
+    adapt_options(parse(ds__adam_offload=True), "cuda")
 
 
 def test_a_cpu_computes_in_float32(parse):
     args = parse()
-    adapt_options_to_cpu(args)
+    adapt_options(args, "cpu")
     from openrlhf.utils.utils import convert_to_torch_dtype
 
     assert str(convert_to_torch_dtype(args.ds.param_dtype)) == "torch.float32"
@@ -269,17 +312,30 @@ def test_a_cpu_computes_in_float32(parse):
         convert_to_torch_dtype("fp8")
 
 
+@pytest.mark.parametrize(
+    ("device", "changes", "dtype"),
+    [
+        ("cuda", {}, "bf16"),
+        ("cpu", {"ds__param_dtype": "bf16"}, "bf16"),
+        ("cpu", {"ds__param_dtype": "bf16", "rpo__enable": "false"}, "fp32"),  # plain OpenRLHF's engines have float32
+    ],
+)
+def test_weights_are_of_the_dtype_of_the_device_or_of_the_one_given(parse, fake_ray, monkeypatch, device, changes, dtype):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    args = parse(rpo__device=device, **changes)
+    cluster.choose_device(args)
+    assert args.ds.param_dtype == dtype
+
+
 def test_an_attention_chosen_by_hand_stays(parse):
     args = parse(ds__attn_implementation="eager")
-    adapt_options_to_cpu(args)
+    adapt_options(args, "cpu")
     assert args.ds.attn_implementation == "eager"
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"ds__packing_samples": True},
-        {"train__dynamic_batch_enable": True},
         {"ds__ring_attn_size": 2},
         {"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 2},
         {"vllm__tensor_parallel_size": 2},
@@ -288,7 +344,7 @@ def test_an_attention_chosen_by_hand_stays(parse):
 )
 def test_what_has_no_cpu_form_is_refused(parse, changes):
     with pytest.raises(UsageError, match="GPU"):
-        adapt_options_to_cpu(parse(**changes))
+        adapt_options(parse(**changes), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,20 @@
 """Laws of the stand-in for flash_attn's padding functions."""
 
-from types import ModuleType
+import subprocess
+import sys
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_rpo.platform.flash_attn_stand_in import all_gather, index_first_axis, install, pad_input, unpad_input
+from lab.testbed import model_dir
+from openrlhf_rpo import platform
+from openrlhf_rpo.platform.flash_attn_stand_in import all_gather, index_first_axis, pad_input, unpad_input
+
+platform.prepare()
+
+from openrlhf.models import Actor, get_llm_for_sequence_regression  # noqa: E402
 
 MASKS = st.integers(1, 4).flatmap(lambda batch: st.lists(st.integers(1, 6), min_size=batch, max_size=batch))
 
@@ -54,17 +61,47 @@ def test_ring_attention_says_what_it_needs():
         all_gather()
 
 
-def test_it_never_takes_the_place_of_the_real_one():
-    real = ModuleType("flash_attn")
-    modules = {"flash_attn": real}
-    install(modules)
-    assert modules == {"flash_attn": real}
+def test_openrlhf_gets_it_and_nothing_else_ever_sees_it():
+    """vLLM and transformers look for flash-attn by its name. Where it is installed, it is there again afterwards."""
+    program = """
+import sys
+from importlib import machinery, util
+from openrlhf_rpo.platform import flash_attn_stand_in
+flash_attn_stand_in.install()
+real = sys.modules["flash_attn"] = util.module_from_spec(machinery.ModuleSpec("flash_attn", None))
+import openrlhf.models.ring_attn_utils as importer
+print(importer.unpad_input is flash_attn_stand_in.unpad_input, importer.all_gather is flash_attn_stand_in.all_gather)
+print(sys.modules.pop("flash_attn") is real, [name for name in sys.modules if name.startswith("flash_attn")])
+print(util.find_spec("flash_attn"))
+"""
+    assert run(program) == ["True True", "True []", "None"]
 
 
-def test_installed_it_has_the_names_that_openrlhf_imports():
-    modules: dict[str, ModuleType] = {}
-    install(modules)
-    for name in ("index_first_axis", "pad_input", "rearrange", "unpad_input"):
-        assert callable(getattr(modules["flash_attn.bert_padding"], name))
-    assert callable(modules["flash_attn.utils.distributed"].all_gather)
-    assert modules["flash_attn"].__spec__ is not None
+def run(program: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-3:]  # DeepSpeed logs before them
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["actor", "critic", "reward"])
+def test_packed_samples_in_torchs_attention_are_those_of_whole_rows(kind):
+    """OpenRLHF packs for flash-attention; without it transformers finds the samples in their positions."""
+    mask = mask_of([7, 3, 5])
+    ids = torch.randint(5, 15, mask.shape, generator=torch.Generator().manual_seed(0)) * mask
+    made = [forward(kind, ids, mask, packed) for packed in (False, True)]
+    assert made[0].abs().min() >= 0 and made[0].abs().max() > 1e-3
+    torch.testing.assert_close(*made, atol=1e-5, rtol=0)
+
+
+def forward(kind: str, ids: torch.Tensor, mask: torch.Tensor, packed: bool) -> torch.Tensor:
+    """Log-probs (batch, length - 1), values (batch, length - 1) or rewards (batch,), zero where there is no token."""
+    path = str(model_dir("main"))
+    options = {"attn_implementation": "sdpa", "param_dtype": "fp32", "packing_samples": packed}
+    torch.manual_seed(0)
+    if kind == "actor":
+        return Actor(path, **options)(ids, mask[:, 1:], attention_mask=mask)
+    model = get_llm_for_sequence_regression(path, kind, init_value_head=True, **options)
+    if kind == "critic":
+        return model(ids, action_mask=mask[:, 1:], attention_mask=mask)
+    return model(ids, attention_mask=mask)

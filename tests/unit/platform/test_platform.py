@@ -115,11 +115,33 @@ from openrlhf_rpo import platform
 platform.prepare()
 print(torch.cuda.current_device is current)
 print(sorted(name for name in set(sys.modules) - modules if name.split('.')[0] not in ('openrlhf_rpo', 'wrapt')))
-print('flash_attn' in sys.modules)
 import ray.actor, ray.util.placement_group
 print(ray.actor.ActorClass.options.__module__, ray.util.placement_group.__module__)
 """
-    assert run(program, "cuda") == ["True", "[]", "False", "ray.actor ray.util.placement_group"]
+    assert run(program, "cuda") == ["True", "[]", "ray.actor ray.util.placement_group"]
+
+
+CAN = [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+
+
+@pytest.mark.parametrize(("device", "installed", "can"), CAN)
+def test_flash_attention_runs_where_it_is_installed_and_a_gpu_is_used(monkeypatch, device, installed, can):
+    platform.choose(device, 0.0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
+    assert platform.has_flash_attn() == can
+
+
+@pytest.mark.parametrize(("toolkit", "optimizer"), [("'/usr/local/cuda'", "get_optimizer_"), ("None", "without_compiling")])
+def test_where_nothing_compiles_for_the_gpu_torchs_optimizer_takes_the_place_of_deepspeeds(toolkit, optimizer):
+    program = f"""
+from openrlhf_rpo import platform
+platform.prepare()
+import torch.utils.cpp_extension
+torch.utils.cpp_extension.CUDA_HOME = {toolkit}
+import deepspeed.runtime.engine
+print(deepspeed.runtime.engine.DeepSpeedEngine.get_optimizer_configuration.__name__)
+"""
+    assert run(program, "cuda")[-1].startswith(optimizer)
 
 
 def test_on_a_cpu_host_what_asks_for_a_cuda_device_gets_the_cpu():

@@ -18,6 +18,7 @@ def parsed():
             "critic.num_gpus_per_node": 1,
             "rpo.reward.functions": "math",
             "algo.advantage.estimator": "group_norm",
+            "algo.advantage.is_correction_level": "off",  # as on a CPU
             "algo.kl.init_coef": 0,
             "rollout.batch_size": 2,
             "rollout.n_samples_per_prompt": 4,

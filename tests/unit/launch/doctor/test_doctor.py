@@ -127,9 +127,10 @@ def test_a_package_of_another_version_is_named_with_the_command_that_installs_it
     assert "flash-attn" not in findings and findings["vllm"].level == PASS
 
 
-def test_a_gpu_host_needs_flash_attention(monkeypatch):
+def test_a_gpu_host_is_told_what_runs_without_flash_attention(monkeypatch):
     monkeypatch.setattr(machine, "_installed", lambda name: None)
-    assert any("flash-attn is not installed" in f.message for f in machine.versions("cuda"))
+    [missing] = [f for f in machine.versions("cuda") if f.message.startswith("flash-attn")]
+    assert (missing.level, missing.remedy) == (WARN, "pip install 'flash-attn==2.8.3' --no-build-isolation")
 
 
 def test_too_little_disk_fails_with_the_sum(tmp_path):

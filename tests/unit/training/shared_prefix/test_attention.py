@@ -1,14 +1,15 @@
 """The kernels agree; what they cannot serve is refused."""
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.utils import counters
 
 from openrlhf_rpo.training.shared_prefix import attention
-from openrlhf_rpo.training.shared_prefix.attention import KERNELS, NotServed, enable
+from openrlhf_rpo.training.shared_prefix.attention import KERNELS, NotServed, best_kernel, enable, flex
 from openrlhf_rpo.training.shared_prefix.forward import shared_log_probs
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 from tests.unit.training.shared_prefix.conftest import batch, group, tiny_model
@@ -56,6 +57,32 @@ def test_every_kernel_attends_as_the_layout_says(flash_attn, inputs, kernel):
     sees = (at <= at[:, None]) & ((segment == segment[:, None]) | (segment == parent[:, None]))
     wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=sees, scale=0.5, enable_gqa=True)
     torch.testing.assert_close(KERNELS[kernel](query, key, value, layout, 0.5), wanted, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.long
+@torch.no_grad()
+def test_flex_attention_is_compiled_once_and_attends_as_without_its_compiler(monkeypatch):
+    """The kernel of GPUs without flash-attn. On a CPU torch compiles its forward pass only."""
+    torch.compiler.set_stance("default")
+    compiled, graphs = attention._compiled_flex(), []
+    layouts = [lay_out(*batch(group(prefix, 4, [9, 1, 5]))[:2]) for prefix in (20, 700, 1300, 1900)]
+    states = [[torch.randn(1, heads, layout.tokens, 16) for heads in (4, 2, 2)] for layout in layouts]
+    plain = [flex(*qkv, layout, 0.25) for qkv, layout in zip(states, layouts, strict=True)]
+    monkeypatch.setattr(attention, "flex_attention", compiled)
+    counters.clear()
+    for qkv, layout, wanted in zip(states, layouts, plain, strict=True):
+        torch.testing.assert_close(flex(*qkv, layout, 0.25), wanted, atol=1e-5, rtol=1e-4)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert 1 <= graphs[1] <= 2 and graphs[1:] == [graphs[1]] * 3  # 512 tokens are one shape, all others one
+
+
+@pytest.mark.parametrize(
+    ("dtype", "installed", "kernel"),
+    [(torch.bfloat16, True, "flash"), (torch.bfloat16, False, "flex"), (torch.float32, True, "flex")],
+)
+def test_a_gpu_without_flash_attention_takes_flex_attention(monkeypatch, dtype, installed, kernel):
+    monkeypatch.setattr(attention, "find_spec", lambda name: object() if installed else None)
+    assert best_kernel(SimpleNamespace(is_cuda=True, dtype=dtype)) == kernel
 
 
 def test_an_architecture_that_changes_attention_is_refused():

@@ -8,7 +8,7 @@ from transformers import CohereConfig, CohereForCausalLM
 
 from openrlhf_rpo.launch.doctor import memory
 from openrlhf_rpo.training.shared_prefix import head
-from openrlhf_rpo.training.shared_prefix.head import Asked, log_probs, output_layer
+from openrlhf_rpo.training.shared_prefix.head import Targets, log_probs, output_layer
 from tests.unit.training.shared_prefix.conftest import tiny_model
 
 POSITIONS, HIDDEN, VOCABULARY = 11, 8, 61
@@ -21,7 +21,7 @@ def drawn(seed, *shape):
 def asked(temperature=1.0, with_entropy=True):
     """Two tokens after each position, in no order, but none after the last."""
     which = torch.randperm(2 * POSITIONS - 2, generator=torch.Generator().manual_seed(1)) // 2
-    return Asked(which, (7 * torch.arange(len(which))) % VOCABULARY, temperature, with_entropy)
+    return Targets(which, (7 * torch.arange(len(which))) % VOCABULARY, temperature, with_entropy)
 
 
 def whole(hidden, weight, bias, want):
@@ -66,7 +66,7 @@ def test_a_layer_that_is_not_trained_gets_no_gradient():
 def test_no_token_is_a_batch_as_well():
     nothing = torch.zeros(0, dtype=torch.long)
     hidden = torch.zeros(0, HIDDEN, requires_grad=True)
-    found = log_probs(hidden, Asked(nothing, nothing, 1.0, True), torch.ones(VOCABULARY, HIDDEN))
+    found = log_probs(hidden, Targets(nothing, nothing, 1.0, True), torch.ones(VOCABULARY, HIDDEN))
     found.sum().backward()
     assert found.shape == (0,) and hidden.grad.shape == (0, HIDDEN)
 
@@ -95,7 +95,7 @@ def counted(n, hidden_size, dtype, want=True):
     hidden = torch.zeros(n, hidden_size, dtype=dtype, requires_grad=True)
     weight = torch.zeros(4000, hidden_size, dtype=dtype, requires_grad=True)
     which = torch.arange(n)
-    most = most_bytes(lambda: log_probs(hidden, Asked(which, which, 1.0, want), weight).sum().backward())
+    most = most_bytes(lambda: log_probs(hidden, Targets(which, which, 1.0, want), weight).sum().backward())
     return most - hidden.nbytes - weight.nbytes
 
 
