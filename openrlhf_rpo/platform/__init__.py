@@ -65,7 +65,7 @@ def imports_from_here() -> bool:
 
 
 def prepare() -> None:
-    """Guard this process, and patch what its host lacks: a GPU, flash-attn, nvcc.
+    """Guard this process, mend what is wrong upstream, and patch what its host lacks: a GPU, flash-attn, nvcc.
 
     Does nothing when called again.
     """
@@ -74,8 +74,9 @@ def prepare() -> None:
     if _prepared:
         return
     _prepared = True
-    from openrlhf_rpo.platform import cpu
+    from openrlhf_rpo.platform import accumulation, cpu
 
+    accumulation.install()
     if not has_flash_attn():
         flash_attn_stand_in.install()
 
