@@ -26,6 +26,7 @@ BENCHMARKS = {  # name -> module below lab, what it measures
     "uses": ("uses", "GRPO and RAFT with drafts, chosen questions, and a stopped tail: accuracy, tokens, seconds"),
     "drafts": ("drafts", "rollouts with stored paths as drafts: seconds, and whether the samples are the same"),
     "cache-scale": ("scale.cache_scale", "the path cache from 1,000 to 100,000 questions"),
+    "cache-step": ("scale.cache_step", "what a step with 4,096 paths of 16k tokens costs in the path cache"),
     "report-scale": ("scale.report_scale", "the report's page at 10 to 10,000 questions, in a browser"),
     "balance": ("scale.balance", "how long ranks wait for each other in training, at 4,096 samples of up to 16k tokens"),
     "gpu-first": ("gpu_first", "what only a GPU can say: kernels, rounding, memory of logits, the self-check"),

@@ -85,6 +85,11 @@ class DynamicOptions:
     )
 
 
+LARGE_CACHE = 4 * 2**30
+"""Bytes from which on a cache keeps not all versions by default, but ``VERSIONS_OF_A_LARGE_CACHE``."""
+VERSIONS_OF_A_LARGE_CACHE = 10
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
     """Where the path cache lives."""
@@ -96,7 +101,8 @@ class CacheOptions:
     )
     keep_versions: int | None = option(
         None,
-        "keep replaced paths for this many steps (default: all); paths that a checkpoint needs always stay",
+        "keep replaced paths for this many steps (default: all, and 10 steps when the cache takes more than 4 GiB); paths "
+        "that a checkpoint needs always stay",
         bounds=NOT_NEGATIVE,
         may_change=True,
     )

@@ -20,7 +20,7 @@ from openrlhf_rpo.algo.methods import Off
 from openrlhf_rpo.algo.methods.decide import decide
 from openrlhf_rpo.algo.variance import has_signal, is_starved
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.config import LARGE_CACHE, VERSIONS_OF_A_LARGE_CACHE, RPOConfig
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.exchange.sources import import_source
 from openrlhf_rpo.rollout.experience import to_experiences
@@ -364,6 +364,8 @@ class _RPOTrainer(BasePPOTrainer):
     def prune_cache(self, step: int) -> None:
         """Delete replaced paths (``--rpo.cache.keep_versions``), except those that a checkpoint may roll back to."""
         keep = self.config.cache.keep_versions
+        if keep is None and self.cache.size() > LARGE_CACHE:
+            keep = VERSIONS_OF_A_LARGE_CACHE
         if keep is not None:
             self.cache.prune(min(step - keep, self.checkpoints.oldest_step()))
 

@@ -5,7 +5,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from sqlalchemy import URL, Connection, Engine, insert, inspect, make_url, select
+from sqlalchemy import URL, Connection, Engine, func, insert, inspect, make_url, select
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache import sqlite
@@ -98,6 +98,13 @@ class Database:
     def structure_damages(self, session: Session) -> list[str]:
         """The problems that SQLite finds in its file; empty for PostgreSQL, which checks its own."""
         return sqlite.structure_damages(session.connection()) if self.engine.dialect.name == "sqlite" else []
+
+    def size(self, session: Session) -> int:
+        """Bytes that the rows take, without the space of removed ones (PostgreSQL: with it)."""
+        if self.engine.dialect.name == "sqlite":
+            return sqlite.size(session.connection())
+        tables = Base.metadata.tables
+        return sum(session.scalar(select(func.pg_total_relation_size(name))) or 0 for name in tables)
 
     def vacuum(self) -> None:
         """Rewrite the database without the space of removed rows."""

@@ -170,6 +170,15 @@ def make_one_file(file: pathlib.Path) -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
 
 
+def size(connection: Connection) -> int:
+    """Bytes of the pages that hold something."""
+    pages, free, width = (
+        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * width
+
+
 def vacuum(engine: Engine) -> None:
     """Rewrite the file without the pages of removed rows."""
     with contextlib.closing(engine.raw_connection()) as connection:

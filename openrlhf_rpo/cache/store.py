@@ -232,6 +232,11 @@ class PathCache(CacheHistory):
             replace_row(session, RunRow, key=KEPT_FROM, value=str(keep_from))
             return upkeep.prune(session, keep_from)
 
+    def size(self) -> int:
+        """Bytes that the rows take in the database, without the space of removed ones (PostgreSQL: with it)."""
+        with self._transaction() as session:
+            return self._database.size(session)
+
     def vacuum(self) -> None:
         """Return the space of removed rows to the file system; temporarily needs as much space as all rows take."""
         self._database.vacuum()

@@ -175,6 +175,24 @@ def test_steps_that_are_not_committed_cannot_be_kept(grown) -> None:
         grown.prune(4)
 
 
+def test_the_size_is_that_of_the_rows(cache, commit) -> None:
+    ids = tuple(random.Random(0).choices(range(2**16), k=20_000))
+    before = cache.size()
+    for step in range(1, 9):
+        commit(cache, step, {"q": ids})
+    assert 8 * 40_000 < cache.size() - before < 8 * 90_000
+
+
+def test_the_space_of_pruned_paths_is_used_again(cache, commit, file) -> None:
+    """30 updates of 40 kB, pruned step by step."""
+    for step in range(1, 31):
+        commit(cache, step, {"q": tuple(random.Random(step).choices(range(2**16), k=20_000))})
+        cache.prune(step)
+        assert cache.size() < 200_000
+    cache.close()
+    assert file.stat().st_size < 400_000
+
+
 def test_vacuum_gives_the_space_of_pruned_paths_back(grown, reopen, commit, file) -> None:
     for step in range(4, 12):
         commit(grown, step, {"q": tuple(random.Random(step).choices(range(150_000), k=20_000))})
