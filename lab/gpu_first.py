@@ -10,8 +10,9 @@ small one. Each part is a process of its own, and the report is written after ea
 The figures, by part:
 
 - kernels: for each attention kernel, log-probs and gradient of a group in one row against padded rows, and seconds;
-- rounding: log-probs of decoding (with keys and values kept) against one pass over the text, for the same weights: the mean
-  difference, and the share of tokens that `--rpo.method verify` would reject although nothing changed, by lenience;
+- rounding: log-probs of decoding (with keys and values kept), and of one pass over eight texts, against a pass over each
+  text alone, for the same weights: the mean difference, and the share of tokens that `--rpo.method verify` would reject
+  although nothing changed, by lenience;
 - logits: peak bytes and seconds of forward and backward, logits in chunks and all at once;
 - self-check: what shared prefixes and their control differ from padded rows by, at temperatures 1 and 0.7.
 """
@@ -91,15 +92,16 @@ def rounding(place: Place) -> Figures:
         text = torch.randint(model.config.vocab_size, (rows, prompt), device=place.device)
         scale_entropy(model, text)
         with torch.no_grad():
-            then, text = decode(model, text, length)
-            now = torch.cat([score(model, row[None], prompt) for row in text])
-        gap = now - then
-        found[name_of(dtype)] = {
-            "mean_difference": gap.abs().mean().item(),
-            "largest_difference": gap.abs().max().item(),
-            "nats": -then.mean().item(),
-            "rejected": {str(x): (1 - (gap + math.log(x)).exp()).clamp(min=0).mean().item() for x in LENIENCES},
-        }
+            drawn, text = decode(model, text, length)
+            read, again = (torch.cat([score(model, rows, prompt) for rows in text.split(n)]) for n in (8, 1))
+        for way, then in (("drawn", drawn), ("read", read)):
+            gap = again - then
+            found[f"{name_of(dtype)}, {way}"] = {
+                "mean_difference": gap.abs().mean().item(),
+                "largest_difference": gap.abs().max().item(),
+                "nats": -drawn.mean().item(),
+                "rejected": {str(x): (1 - (gap + math.log(x)).exp()).clamp(min=0).mean().item() for x in LENIENCES},
+            }
     return found
 
 
@@ -131,10 +133,10 @@ def decode(model: Any, text: torch.Tensor, length: int) -> tuple[torch.Tensor, t
     return torch.cat(log_probs, 1), text
 
 
-def score(model: Any, row: torch.Tensor, prompt: int) -> torch.Tensor:
+def score(model: Any, rows: torch.Tensor, prompt: int) -> torch.Tensor:
     """Log-probs of the tokens behind the prompt, in one pass."""
-    log = model(row).logits[:, prompt - 1 : -1].float().log_softmax(-1)
-    return log.gather(2, row[:, prompt:, None])[..., 0]
+    log = model(rows).logits[:, prompt - 1 : -1].float().log_softmax(-1)
+    return log.gather(2, rows[:, prompt:, None])[..., 0]
 
 
 def logits(place: Place) -> Figures:

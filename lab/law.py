@@ -11,6 +11,7 @@ uniform, whatever the text; a chi-square test with 100 bins says how likely the 
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,20 @@ import torch
 from tqdm import tqdm
 
 from lab.bench import table
+from lab.residual import p_value
 from openrlhf_rpo import upstream
-from openrlhf_rpo.algo.methods.verify import accepted, residual_weight
+from openrlhf_rpo.algo.methods import Cut
+from openrlhf_rpo.algo.methods.prefixes import choose_prefixes
+from openrlhf_rpo.algo.methods.verify import Verify
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.evaluation.session import training_args
 from openrlhf_rpo.launch.cluster import choose_device, connect, disconnect
 from openrlhf_rpo.rollout.requests import Generated, GroupRequest, Request, ScoreRequest
-from openrlhf_rpo.types import Rejected
+from openrlhf_rpo.types import Path as StoredPath
+from openrlhf_rpo.types import Prefix
 
-STORED, LIMIT, BINS = 8, 16, 100
-"""Stored paths of a question, new tokens of a sample, bins of the test."""
+STORED, LONGEST, LIMIT, BINS = 8, 500, 16, 100
+"""Stored paths of a question, their longest in tokens, new tokens of a sample, bins of the test."""
 WRITTEN_AT = 1.3
 """The temperature of stored paths."""
 LAWS = ((1.0, 1.0), (0.7, 1.0), (1.0, 0.9), (1.4, 0.95))  # temperature, top_p
@@ -38,7 +43,6 @@ SETTINGS = [(start, *law) for start in ("bare", "half", "end") for law in LAWS] 
 
 COUNTED = ("samples", "tokens", "drafted", "accepted", "equal", "repeated", "asked_again")
 
-Start = tuple[tuple[int, ...], Rejected | None]
 Samples = list[list[Generated]]
 
 
@@ -53,13 +57,14 @@ class Engines:
 
         connect(args, device)
         args.vllm.num_engines = 1
-        kinds = {"plain": RPOEngine, "drafts": engine_for(RPOConfig.from_namespace(args.rpo))}
+        kinds = {"plain": RPOEngine, "drafts": engine_for(RPOConfig.from_namespace(args.rpo), args.ds.param_dtype)}
         self.of = {name: upstream.create_engines(args, kind, "processed_logprobs")[0] for name, kind in kinds.items()}
 
     def answer(self, name: str, groups: Sequence[GroupRequest]) -> tuple[Samples, int, int]:
         """The samples of each group, and how many tokens were drafted and accepted."""
         found = ray.get([self.of[name].generate_group.remote(group) for group in groups])
-        return [one.samples for one in found], sum(one.drafted for one in found), sum(one.accepted for one in found)
+        counts = sum((Counter(one.counts) for one in found), Counter())
+        return [one.samples for one in found], counts["drafted"], counts["accepted"]
 
     def log_probs(self, questions: Sequence[Sequence[int]], paths: Samples) -> list[list[tuple[float, ...]]]:
         """Of each path's tokens, under the policy."""
@@ -70,27 +75,25 @@ class Engines:
         return ray.get([self.of["plain"].score_group.remote(group) for group in asked])
 
 
-def starts_of(paths: Samples, log_probs: list[list[tuple[float, ...]]]) -> dict[str, list[list[Start]]]:
+def starts_of(paths: Samples, log_probs: list[list[tuple[float, ...]]]) -> dict[str, list[Sequence[Prefix]]]:
     """Where the samples of each question start, by the name of the start."""
-    starts: dict[str, list[list[Start]]] = {"bare": [], "half": [], "end": [], "verified": []}
+    starts: dict[str, list[Sequence[Prefix]]] = {"bare": [], "half": [], "end": [], "verified": []}
     generator = random.Random(0)
     for group, now in zip(paths, log_probs, strict=True):
         ids = [path.token_ids for path in group]
-        starts["bare"].append([((), None) for _ in ids])
-        starts["half"].append([(path[: len(path) // 2], None) for path in ids])
-        starts["end"].append([(path[:-8], None) for path in ids])
-        starts["verified"].append([_verified(path, p, generator) for path, p in zip(group, now, strict=True)])
+        starts["bare"].append([Prefix() for _ in ids])
+        starts["half"].append([Prefix(path[: len(path) // 2]) for path in ids])
+        starts["end"].append([Prefix(path[:-8]) for path in ids])
+        starts["verified"].append(verified([(path.token_ids, path.log_probs) for path in group], now, generator))
     return starts
 
 
-def _verified(path: Generated, now: tuple[float, ...], generator: random.Random) -> Start:
-    """What ``--rpo.method verify`` keeps."""
-    n = len(now) - 1
-    kept = accepted(path.log_probs[:n], now[:n], 1.0, generator)
-    if kept == n:
-        return path.token_ids[:kept], None
-    weight = residual_weight(path.log_probs[kept], now[kept], 1.0)
-    return path.token_ids[:kept], Rejected(path.token_ids[kept], now[kept], weight) if weight < 1 else None
+def verified(
+    paths: Sequence[tuple[Sequence[int], Sequence[float]]], now: Sequence[tuple[float, ...]], generator: random.Random
+) -> tuple[Prefix, ...]:
+    """What ``--rpo.method verify`` keeps of paths (tokens, and the log-probs they were drawn with)."""
+    stored = tuple(StoredPath("", tuple(ids), tuple(then), "stop", 0, 0) for ids, then in paths)
+    return choose_prefixes(Verify(), Cut(stored, generator, log_probs=tuple(now)), LONGEST)
 
 
 class Law:
@@ -132,13 +135,6 @@ def _processed(logits: torch.Tensor, temperature: float, top_p: float) -> torch.
     return law / law.sum(-1, keepdim=True)
 
 
-def p_value(counts: np.ndarray) -> float:
-    """Of a chi-square test whether the counts are uniform."""
-    expected = counts.sum() / len(counts)
-    half = [torch.tensor(x / 2, dtype=torch.float64) for x in (len(counts) - 1, ((counts - expected) ** 2 / expected).sum())]
-    return float(torch.special.gammaincc(*half))
-
-
 def check(model: Path, data: Path, n_tokens: int, n_questions: int, n_samples: int, total: int) -> dict[str, Any]:
     """At least ``total`` samples, ``n_samples`` of each of ``n_questions`` questions a round. Needs its own process."""
     from transformers import AutoTokenizer
@@ -148,7 +144,7 @@ def check(model: Path, data: Path, n_tokens: int, n_questions: int, n_samples: i
         lines = [json.loads(line)["question"] for line in data.read_text().splitlines()[:n_questions]]
         questions = [tokenizer(line, add_special_tokens=False).input_ids for line in lines]
         written = [
-            GroupRequest([Request((*q,), 500, 10**9 + STORED * i + j, WRITTEN_AT) for j in range(STORED)], len(q))
+            GroupRequest([Request((*q,), LONGEST, 10**9 + STORED * i + j, WRITTEN_AT) for j in range(STORED)], len(q))
             for i, q in enumerate(questions)
         ]
         paths, _, _ = engines.answer("plain", written)
@@ -164,13 +160,13 @@ def check(model: Path, data: Path, n_tokens: int, n_questions: int, n_samples: i
     counts = np.sum([found.pop("counts") for found in by.values()], axis=0)
     sums = {name: sum(found[name] for found in by.values()) for name in COUNTED}
     worst = max(found["log_prob_error"] for found in by.values())
-    return {**sums, "p_value": p_value(counts), "log_prob_error": worst, "by": by}
+    return {**sums, "p_value": p_value(counts, counts.mean()), "log_prob_error": worst, "by": by}
 
 
 def _rounds(
     questions: Sequence[Sequence[int]],
     paths: Samples,
-    starts: list[list[Start]],
+    starts: list[Sequence[Prefix]],
     setting: Any,
     numbers: range,
     n_samples: int,
@@ -182,9 +178,10 @@ def _rounds(
         for i, (question, stored) in enumerate(zip(questions, paths, strict=True)):
             requests = []
             for j in range(n_samples):
-                prefix, rejected = starts[i][j % len(starts[i])]
+                prefix = starts[i][j % len(starts[i])]
                 seed = (number * len(questions) + i) * n_samples + j
-                requests.append(Request((*question, *prefix), LIMIT, 2 * seed, temperature, top_p, rejected))
+                prompt = *question, *prefix.token_ids
+                requests.append(Request(prompt, LIMIT, 2 * seed, temperature, top_p, prefix.rejected))
             drafts = [np.array(path.token_ids, np.int32).tobytes() for path in stored]
             groups.append(GroupRequest(requests, len(question), drafts))
         yield groups
@@ -211,7 +208,7 @@ def compare(engines: Engines, law: Law, rounds: Iterator[list[GroupRequest]], ba
     again, _, _ = engines.answer("drafts", groups)
     total["repeated"] = sum(a == b for one, other in zip(found, again, strict=True) for a, b in zip(one, other, strict=True))
     total["asked_again"] = sum(map(len, groups))
-    return {**total, "p_value": p_value(counts), "log_prob_error": error, "counts": counts}
+    return {**total, "p_value": p_value(counts, counts.mean()), "log_prob_error": error, "counts": counts}
 
 
 def holds(found: dict[str, Any]) -> bool:

@@ -82,14 +82,18 @@ def positions(folder: Path, questions: int) -> Iterator[tuple[np.ndarray, np.nda
             yield from zip(*(law.numpy() for law in both), strict=True)
 
 
-def p_value(law: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> float:
-    """Of a chi-square test whether ``DRAWS`` draws from ``law`` follow ``p``; rare tokens are one class."""
+def p_value(counts: np.ndarray, expected: np.ndarray | float) -> float:
+    """Of a chi-square test whether counts are as ``expected``, which is above 0."""
+    half = [torch.tensor(x / 2, dtype=torch.float64) for x in (len(counts) - 1, ((counts - expected) ** 2 / expected).sum())]
+    return float(torch.special.gammaincc(*half))
+
+
+def told_apart(law: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> bool:
+    """Whether ``DRAWS`` draws from ``law`` show that it is not ``p``; rare tokens are one class."""
     drawn, expected = rng.multinomial(DRAWS, law / law.sum()), DRAWS * p / p.sum()
     often = expected >= 5
     drawn, expected = (np.append(x[often], x[~often].sum()) for x in (drawn, expected))
-    statistic = ((drawn - expected) ** 2 / np.maximum(expected, 1e-12))[expected > 0].sum()
-    half = [torch.tensor(x / 2, dtype=torch.float64) for x in (len(expected) - 1, statistic)]
-    return float(torch.special.gammaincc(*half))
+    return p_value(drawn[expected > 0], expected[expected > 0]) < SIGNIFICANT
 
 
 def errors(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def errors(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
     rng, found = np.random.default_rng(0), {}
     for name, law in {"the policy itself": lambda p, q: p, **RESIDUALS}.items():
         distance = statistics.fmean(float(np.abs(law(p, q) - p).sum() / 2) for p, q in pairs)
-        seen = sum(p_value(law(*pairs[i]), pairs[i][0], rng) < SIGNIFICANT for i in worst)
+        seen = sum(told_apart(law(*pairs[i]), pairs[i][0], rng) for i in worst)
         found[name] = {"distance": distance, "of_rejected": distance / statistics.fmean(rejected), "chi_square_finds": seen}
     return {"tokens": len(pairs), "rejected": statistics.fmean(rejected), "residuals": found}
 

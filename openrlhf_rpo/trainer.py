@@ -273,7 +273,7 @@ class _RPOTrainer(BasePPOTrainer):
             "rpo/rollout_log_prob_gap": trained["rollout_log_prob_gap"],
             "rpo/reward_failures_total": float(failures),
         }
-        metrics |= self.rollout.draft_metrics(groups) | self.clock.metrics()
+        metrics |= self.rollout.engine_metrics(groups) | self.clock.metrics()
         self.totals = metrics
         with self.clock("cache"):  # counted in the next step's record
             record = StepRecord(step, self.stream.episode, self.stream.position, metrics)

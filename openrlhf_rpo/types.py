@@ -129,9 +129,9 @@ class Visit:
 
     ``cut`` and ``prefix_length`` are means over the group's samples, in whole tokens; ``slot`` is that of the first sample's
     path. ``shortest_path`` is the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the
-    bare question. ``n_tokens`` were generated in all samples. ``asked`` is the reason in one
-    word ("turn", "replay", "signal", or "unfinished": the group had waited), ``chance`` what "signal" estimated as the
-    chance of a sample.
+    bare question. ``n_tokens`` were generated in all samples. ``asked`` is the reason in one word ("turn", "replay",
+    "signal", "unfinished": the group had waited; "unknown" in caches of former versions), ``chance`` what "signal" estimated
+    as the chance of a sample.
     """
 
     question_id: str

@@ -73,7 +73,7 @@ def run(args: SimpleNamespace) -> int:
     from openrlhf_rpo.training.resumable import RPOCriticActor, RPOPolicyActor
 
     models = {"policy_actor": RPOPolicyActor, "critic_actor": RPOCriticActor, "reference_actor": RPOReferenceActor}
-    engine, trainer = engine_for(args.rpo), _OnThisNode(RPOTrainer)
+    engine, trainer = engine_for(args.rpo, args.ds.param_dtype), _OnThisNode(RPOTrainer)
     replaced = upstream.replaced(engine, **models, trainer=trainer, logprobs_mode="processed_logprobs")
     try:
         with replaced:

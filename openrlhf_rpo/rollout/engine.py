@@ -16,7 +16,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils import random_uuid
 
 from openrlhf_rpo.rollout.drafts.speculation import GROUP, allow_logit_bias, forget, remember, speculative_config
-from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, Request, ScoreRequest
+from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, Request, ScoreRequest, rounding
 from openrlhf_rpo.types import Rejected
 from openrlhf_rpo.upstream import RolloutRayActor
 
@@ -52,10 +52,13 @@ class _RPOEngine(RolloutRayActor):
     """vLLM's ``speculative_config``; None: the engine takes no drafts."""
     stops: ClassVar[bool] = False
     """Whether samples may be stopped on their way."""
+    dtype_on_cpu: ClassVar[str] = "float32"
+    """vLLM's ``dtype``; on a GPU it is upstream's, bfloat16."""
     most: float = math.inf
     """The number of tokens at which a sample is stopped."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.longest = kwargs["max_model_len"]
         kwargs = offline_limits(kwargs["max_model_len"], kwargs["tensor_parallel_size"]) | kwargs
         if self.speculation:
             kwargs["speculative_config"] = self.speculation
@@ -70,15 +73,30 @@ class _RPOEngine(RolloutRayActor):
     async def generate_group(self, group: GroupRequest) -> GeneratedGroup:
         """Generate all samples of a group; vLLM's prefix cache prefills their shared tokens once."""
         if not (self.speculation and group.drafts):
-            return GeneratedGroup(await self._generate_all(group))
+            return await self._generate_all(group)
         name = random_uuid()
         await self.llm.collective_rpc(remember, args=(name, group.drafts))
-        samples = await self._generate_all(group, {GROUP: [name, group.prompt_length]})
-        counts = await self.llm.collective_rpc(forget, args=(name,))
-        return GeneratedGroup(samples, *counts[0])  # workers of one engine draft alike
+        generated = await self._generate_all(group, {GROUP: [name, group.prompt_length]})
+        drafted = await self.llm.collective_rpc(forget, args=(name,))
+        return replace(generated, counts={**generated.counts, **drafted[0]})  # workers of one engine draft alike
 
-    async def _generate_all(self, group: GroupRequest, drafts: dict[str, Any] | None = None) -> list[Generated]:
-        return await asyncio.gather(*(self._generate_one(request, drafts) for request in group.samples))
+    async def _generate_all(self, group: GroupRequest, drafts: dict[str, Any] | None = None) -> GeneratedGroup:
+        async def one(request: Request) -> tuple[Generated, Generated]:
+            drawn = await self._generate_one(request, drafts)
+            return drawn, await self._read(request, drawn) if group.read else drawn
+
+        both = await asyncio.gather(*map(one, group.samples))
+        return GeneratedGroup([read for _, read in both], rounding(both) if group.read else {})
+
+    async def _read(self, request: Request, drawn: Generated) -> Generated:
+        """The sample with the log-probs that its new tokens have when the engine reads them.
+
+        A text that fills the engine is one token longer than it reads: the last one keeps its own.
+        """
+        text = (*request.token_ids, *drawn.token_ids)[: self.longest - 1]
+        n = len(text) - len(request.token_ids)
+        read = await self._score_one(ScoreRequest(text, n)) if n else ()
+        return replace(drawn, log_probs=(*read, *drawn.log_probs[n:]))
 
     async def _generate_one(self, request: Request, drafts: dict[str, Any] | None) -> Generated:
         if request.rejected is None:
@@ -147,9 +165,10 @@ class _RPOEngine(RolloutRayActor):
 RPOEngine = ray.remote(_RPOEngine)
 
 
-def engine_for(rpo: Any) -> Any:
-    """The engine of a run with these ``--rpo.*`` options."""
+def engine_for(rpo: Any, param_dtype: str) -> Any:
+    """The engine of a run with these ``--rpo.*`` options and ``--ds.param_dtype``."""
     drafts = rpo.drafts
     speculation = None if drafts.mode == "off" else speculative_config(drafts.tokens, thrifty=drafts.mode == "auto")
     own = {"speculation": speculation, "stops": rpo.tail < 1}
+    own["dtype_on_cpu"] = "bfloat16" if param_dtype == "bf16" else "float32"
     return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), own))

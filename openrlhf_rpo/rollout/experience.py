@@ -1,5 +1,8 @@
 """Samples as OpenRLHF's ``Experience``, the data type that training takes."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 
 from openrlhf_rpo.algo.loss_mask import loss_mask
@@ -20,8 +23,8 @@ def _to_experience(group: Group, sample: Sample, loss_from: int) -> "Experience"
     Rollout log-probs of the prefix are the stored ones. A prefix without them (imported as text) carries no loss.
     """
     question, prefix = group.question, sample.prefix
-    token_ids = (*question.prompt_ids, *prefix.token_ids, *sample.response_ids)
     n_prompt = len(question.prompt_ids)
+    sequences = _row((*question.prompt_ids, *prefix.token_ids, *sample.response_ids), np.int64)
     mask = loss_mask(n_prompt, sample.path_length, len(prefix) if prefix.log_probs is None else loss_from)
     log_probs = (*[0.0] * n_prompt, *(prefix.log_probs or [0.0] * len(prefix)), *sample.response_log_probs)
     info = {
@@ -34,10 +37,10 @@ def _to_experience(group: Group, sample: Sample, loss_from: int) -> "Experience"
         rewards, scores = torch.tensor([sample.shaped_reward]), torch.tensor([sample.score])
         info |= {"reward": rewards.clone(), "score": scores.clone()}
     return Experience(
-        sequences=torch.tensor([token_ids]),
-        attention_mask=torch.ones(1, len(token_ids), dtype=torch.long),
-        action_mask=torch.tensor([mask[1:]], dtype=torch.long),
-        rollout_log_probs=torch.tensor([log_probs[1:]], dtype=torch.float32),
+        sequences=sequences,
+        attention_mask=torch.ones_like(sequences),
+        action_mask=_row(mask[1:], np.int64),
+        rollout_log_probs=_row(log_probs[1:], np.float32),
         prompts=[question.prompt],
         labels=[question.label],
         images=[None],
@@ -46,6 +49,11 @@ def _to_experience(group: Group, sample: Sample, loss_from: int) -> "Experience"
         scores=scores,
         response_length=torch.tensor([len(sample.response_ids)]),
         truncated=torch.tensor([sample.truncated]),
-        total_length=torch.tensor([float(len(token_ids))]),
+        total_length=torch.tensor([float(sequences.numel())]),
         info=info,
     )
+
+
+def _row(values: Sequence[float], dtype: type) -> torch.Tensor:
+    """(1, number of values). numpy reads Python's numbers several times as fast as torch does."""
+    return torch.from_numpy(np.array(values, dtype)[None])

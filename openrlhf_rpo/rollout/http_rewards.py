@@ -36,6 +36,7 @@ class HttpRewards:
         self._calls = _CALLS_PER_SERVER * len(urls)
         self._servers = [(url, _login(url)) for url in urls]
         self._first = itertools.count()  # the server that the next request tries first
+        self._closed = False
 
     def score(self, requests: Sequence[RewardRequest], max_failures: int | None = None) -> list[RewardResult]:
         """As ``RewardPool.score``."""
@@ -43,7 +44,8 @@ class HttpRewards:
             return thread.submit(asyncio.run, self._score(requests, max_failures)).result()
 
     def close(self) -> None:
-        """Nothing to do: no connection stays open between calls."""
+        """No connection stays open between calls; a call in another thread tries no further requests."""
+        self._closed = True
 
     async def _score(self, requests: Sequence[RewardRequest], max_failures: int | None) -> list[RewardResult]:
         gate, failures = asyncio.Semaphore(self._calls), 0
@@ -52,7 +54,7 @@ class HttpRewards:
         async def one(request: RewardRequest) -> RewardResult:
             nonlocal failures
             async with gate:
-                if max_failures is not None and failures > max_failures:
+                if self._closed or (max_failures is not None and failures > max_failures):
                     return self._failed(NOT_TRIED)
                 result = await self._ask(session, request)
                 failures += result.failure is not None

@@ -1,8 +1,8 @@
 """What the controller exchanges with an engine. Does not import vLLM, which only engine processes load."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from openrlhf_rpo.types import Rejected
 
@@ -26,11 +26,13 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
     """The samples of a group to generate; ``drafts``: stored paths of the question, newest first, each the bytes of
-    its token ids (int32)."""
+    its token ids (int32). ``read``: the log-probs of new tokens shall be those of ``ScoreRequest``, not those that they were
+    drawn with; the two differ by rounding."""
 
     samples: Sequence[Request]
     prompt_length: int
     drafts: Sequence[bytes] = ()
+    read: bool = False
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -47,19 +49,26 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedGroup:
-    """The samples of a group, how many tokens were drafted for them and accepted, and the seconds that the drafts of its
-    engine saved since the group before (with --rpo.drafts auto)."""
+    """The samples of a group, and what the engine counted (``speculation.forget``, ``rounding``)."""
 
     samples: list[Generated]
-    drafted: int = 0
-    accepted: int = 0
-    saved: float = 0.0
+    counts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def longest(self) -> float:
         """The tokens of its longest sample; infinite if one is unfinished."""
         lengths = (math.inf if s.finish_reason == "unfinished" else len(s.token_ids) for s in self.samples)
         return max(lengths, default=0)
+
+
+def rounding(samples: Iterable[tuple[Generated, Generated]]) -> dict[str, float]:
+    """How much the log-probs that samples were drawn with differ from those that they have when they are read.
+
+    "read": tokens; "gap": the sum of absolute differences in nats; "noise": how many tokens verified reuse would expect to
+    reject for it, at lenience 1, although the policy has not changed: max(0, 1 - p / q).
+    """
+    gaps = [p - q for drawn, read in samples for q, p in zip(drawn.log_probs, read.log_probs, strict=True)]
+    return {"read": len(gaps), "gap": sum(map(abs, gaps)), "noise": sum(-math.expm1(min(gap, 0.0)) for gap in gaps)}
 
 
 @dataclass(frozen=True, slots=True)

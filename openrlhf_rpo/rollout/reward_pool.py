@@ -62,6 +62,7 @@ class RewardPool:
         self.on_failure = on_failure
         self._slots = [_Slot(source, start_timeout) for _ in range(workers)]
         self._one_batch = threading.Lock()
+        self._closed = False
 
     def warm_up(self) -> None:
         """Start the processes now, without waiting for them, rather than in the first ``score``."""
@@ -81,7 +82,7 @@ class RewardPool:
 
         def serve(slot: _Slot) -> str:
             """Take requests until none is left; returns the failure cause for requests that remain."""
-            while todo and not stop.is_set():
+            while todo and not (stop.is_set() or self._closed):
                 try:
                     slot.ready()
                 except RewardLoadError as error:
@@ -108,7 +109,8 @@ class RewardPool:
         return [results[i] for i in range(len(requests))]
 
     def close(self) -> None:
-        """End every process."""
+        """End every process. A call of ``score`` in another thread tries no further requests."""
+        self._closed = True
         for slot in self._slots:
             slot.hang_up()
         for slot in self._slots:

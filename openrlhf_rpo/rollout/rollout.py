@@ -1,6 +1,7 @@
 """One step's rollout: choose each group's prefixes, generate the responses, score and shape them."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,9 +17,10 @@ from openrlhf_rpo.algo.methods.prefixes import choose_paths, choose_prefixes
 from openrlhf_rpo.algo.shaping import shape_rewards
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.platform.cpu import FLOAT32
 from openrlhf_rpo.rollout.generation import Generator
 from openrlhf_rpo.rollout.requests import GeneratedGroup, GroupRequest, Request, ScoreRequest
-from openrlhf_rpo.rollout.reward_call import RewardRequest
+from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult
 from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.rollout.selection import Asked
 from openrlhf_rpo.rollout.unfinished import begin, count, go_on, shortened, tail
@@ -61,8 +63,9 @@ class Rollout:
         self.seed = args.train.seed
         self.max_len = args.data.max_len
         self.clock = PhaseClock()
-        self.drafted = self.accepted = 0  # tokens since ``draft_metrics`` was called
-        self.saved = 0.0  # and seconds
+        self.counts = Counter[str]()  # of the engines, since ``engine_metrics`` was called
+        # In half precision a policy draws a token with another log-prob than it reads it with, and would not verify its own.
+        self.reads = config.method.scores and args.ds.param_dtype != FLOAT32
         self.sampling = Sampling(
             n_samples=args.rollout.n_samples_per_prompt,
             temperature=args.rollout.temperature,
@@ -98,12 +101,15 @@ class Rollout:
             or begin(self.prefixes(q, Cut(p, keyed_generator(self.seed, step, q.question_id, "cut"), known.visits, now)))
             for one, q, known, p, now in zip(asked, questions, stored, paths, scored, strict=True)
         ]
-        enough = enough if self.config.tail < 1 else None
-        groups = self._generate(questions, begun, self.sampling, step, drafts=self.drafts(stored), enough=enough)
+        drafts = self.drafts(stored)
+        if enough is None or self.config.tail == 1:
+            groups = self._generate_and_score(questions, begun, self.sampling, step, drafts=drafts)
+        else:  # which groups wait is known when all have stopped
+            groups = self._generate(questions, begun, self.sampling, step, drafts=drafts, enough=enough)
+            done = iter(self.score([group for group in groups if not group.waits]))
+            groups = [group if group.waits else next(done) for group in groups]
         told = zip(groups, stored, asked, strict=True)
-        groups = [replace(g, visits=known.visits, asked=a.reason, chance=a.chance) for g, known, a in told]
-        done = iter(self.score([group for group in groups if not group.waits]))
-        return [group if group.waits else next(done) for group in groups]
+        return [replace(g, visits=known.visits, asked=a.reason, chance=a.chance) for g, known, a in told]
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
         """What the cache holds for each question; all visits only if the method reads them."""
@@ -149,15 +155,18 @@ class Rollout:
         newest_first = [sorted(known.paths.values(), key=lambda path: -path.step) for known in stored]
         return [[np.array(path.token_ids, np.int32).tobytes() for path in paths] for paths in newest_first]
 
-    def draft_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
-        """The drafts of a step with these groups."""
-        if self.config.drafts.mode == "off":
-            return {}
-        n_samples = sum(len(group.samples) for group in groups)
-        found = {"rpo/drafts/tokens": self.drafted / n_samples, "rpo/drafts/accepted": self.accepted / max(1, self.drafted)}
+    def engine_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
+        """What the engines counted in a step with these groups."""
+        counts, self.counts = self.counts, Counter()
+        found = {}
+        if self.config.drafts.mode != "off":
+            found["rpo/drafts/tokens"] = counts["drafted"] / sum(len(group.samples) for group in groups)
+            found["rpo/drafts/accepted"] = counts["accepted"] / max(1, counts["drafted"])
         if self.config.drafts.mode == "auto":
-            found["rpo/drafts/seconds_saved"] = self.saved / len(self.generator.engines)
-        self.drafted, self.accepted, self.saved = 0, 0, 0.0
+            found["rpo/drafts/seconds_saved"] = counts["saved"] / len(self.generator.engines)
+        if counts["read"]:
+            found["rpo/verify/gap"] = counts["gap"] / counts["read"]
+            found["rpo/verify/noise"] = counts["noise"] / counts["read"]
         return found
 
     def sample_bare(
@@ -179,7 +188,7 @@ class Rollout:
         on_group: Callable[[Group], None] = lambda group: None,
     ) -> list[Group]:
         """Scored groups from given prefixes, one prefix per sample; ``sampling.n_samples`` is ignored."""
-        return self.score(self._generate(questions, list(map(begin, prefixes)), sampling, step, on_group))
+        return self._generate_and_score(questions, list(map(begin, prefixes)), sampling, step, on_group)
 
     def max_path_length(self, question: Question, sampling: Sampling) -> int:
         """The longest path of this question in tokens: max_new_tokens, or less if max_len leaves less after the prompt."""
@@ -192,19 +201,18 @@ class Rollout:
             return groups
         with self.clock("reward"):
             results = iter(self.scorer.score([r for group in groups for r in self._reward_requests(group)]))
-        scored = []
-        for group in groups:
-            own = [next(results) for _ in group.samples]
-            rewards, scores = [r.reward for r in own], [r.score for r in own]
-            shaped = shape_rewards(rewards, [s.path_length for s in group.samples], self.config.shaping, scores)
-            samples = [
-                replace(s, score=r.score, shaped_reward=x, reward_logs=r.extra)
-                for s, r, x in zip(group.samples, own, shaped, strict=True)
-            ]
-            scored.append(replace(group, samples=tuple(samples)))
-        return scored
+        return [self._scored(group, [next(results) for _ in group.samples]) for group in groups]
 
-    def _generate(
+    def _scored(self, group: Group, own: Sequence[RewardResult]) -> Group:
+        rewards, scores = [r.reward for r in own], [r.score for r in own]
+        shaped = shape_rewards(rewards, [s.path_length for s in group.samples], self.config.shaping, scores)
+        samples = [
+            replace(s, score=r.score, shaped_reward=x, reward_logs=r.extra)
+            for s, r, x in zip(group.samples, own, shaped, strict=True)
+        ]
+        return replace(group, samples=tuple(samples))
+
+    def _generate_and_score(
         self,
         questions: Sequence[Question],
         begun: Sequence[tuple[Sample, ...]],
@@ -212,23 +220,47 @@ class Rollout:
         step: int,
         on_group: Callable[[Group], None] = lambda group: None,
         drafts: Sequence[Sequence[bytes]] | None = None,
+    ) -> list[Group]:
+        """``score`` of ``_generate``, where each group's rewards are computed while others are generated."""
+        if self.scorer is None:
+            return self._generate(questions, begun, sampling, step, lambda i, group: on_group(group), drafts)
+        order = []
+
+        def generated(i: int, group: Group) -> None:
+            order.append(i)
+            scoring.add(self._reward_requests(group))
+            on_group(group)
+
+        with self.scorer.begin(sum(map(len, begun))) as scoring:
+            groups = self._generate(questions, begun, sampling, step, generated, drafts)
+            with self.clock("reward"):
+                results = iter(scoring.finish())
+        own = {i: [next(results) for _ in groups[i].samples] for i in order}
+        return [self._scored(group, own[i]) for i, group in enumerate(groups)]
+
+    def _generate(
+        self,
+        questions: Sequence[Question],
+        begun: Sequence[tuple[Sample, ...]],
+        sampling: Sampling,
+        step: int,
+        on_group: Callable[[int, Group], None] = lambda i, group: None,
+        drafts: Sequence[Sequence[bytes]] | None = None,
         enough: int | None = None,
     ) -> list[Group]:
-        """Go on with all samples that are unfinished."""
+        """Go on with all samples that are unfinished; ``on_group`` gets each group's index when it is done."""
         found: dict[int, GeneratedGroup] = {}
         bar = tqdm(total=len(questions), desc="Generating", unit="group", delay=5, mininterval=5)
         with self.clock("rollout"), bar, self.generator as generator:
             requests = [
-                GroupRequest(self._requests(q, b, sampling, step), len(q.prompt_ids), d)
+                GroupRequest(self._requests(q, b, sampling, step), len(q.prompt_ids), d, self.reads and step != EVAL_STEP)
                 for q, b, d in zip(questions, begun, drafts or [()] * len(questions), strict=True)
             ]
             for i, generated in generator.generate(requests, enough):
-                self.drafted += generated.drafted
-                self.accepted += generated.accepted
-                self.saved += generated.saved
+                self.counts.update(generated.counts)
                 found[i] = generated
                 bar.update()
-                on_group(Group(questions[i], go_on(begun[i], generated.samples)))
+                on_group(i, Group(questions[i], go_on(begun[i], generated.samples)))
         ordered = [found[i] for i in range(len(questions))]
         limit, waiting = tail([group.longest for group in ordered], len(questions) if enough is None else enough)
         groups = []

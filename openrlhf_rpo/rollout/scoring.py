@@ -3,7 +3,9 @@
 import logging
 import math
 import os
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import urlsplit
 
@@ -34,30 +36,76 @@ class Scorer:
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result per request, in order; failed ones have the stand-in value. Raises RewardFailures if too many fail."""
-        allowed = math.floor(self.max_failure_share * len(requests) + 1e-9)  # 0.29 * 100 is 28.999...
-        results = self.rewards.score(requests, max_failures=allowed)
-        failed = [
-            (request.question_id, visible(result.failure))
-            for request, result in zip(requests, results, strict=True)
-            if result.failure is not None and result.failure != NOT_TRIED
-        ]
-        self.failures += len(failed)
-        for question_id, cause in failed:
-            logger.warning("reward of question %s failed: %s", question_id, cause)
-        if len(failed) > allowed:
-            raise RewardFailures(self._message(failed, len(requests), [r.failure for r in results].count(NOT_TRIED)))
-        return results
+        with self.begin(len(requests)) as scoring:
+            scoring.add(requests)
+            return scoring.finish()
+
+    def begin(self, total: int) -> "Scoring":
+        """Rewards of ``total`` samples, as ``score``, but computed while the caller makes further samples."""
+        return Scoring(self, total)
 
     def close(self) -> None:
         self.rewards.close()
 
-    def _message(self, failed: list[tuple[str, str]], total: int, not_tried: int) -> str:
-        shown = "".join(f"\n  question {question_id}: {cause}" for question_id, cause in failed[:_SHOWN])
-        more = f"\n  and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+
+class Scoring:
+    """One call of a ``Scorer`` for samples that come in parts. Leaving the ``with`` early drops what was not begun."""
+
+    def __init__(self, scorer: Scorer, total: int) -> None:
+        self.scorer = scorer
+        self.total = total
+        self.allowed = math.floor(scorer.max_failure_share * total + 1e-9)  # 0.29 * 100 is 28.999...
+        self._waiting: deque[RewardRequest] = deque()
+        self._results: list[RewardResult] = []
+        self._failed: list[tuple[str, str]] = []
+        self._thread = ThreadPoolExecutor(1)
+        self._parts: list[Future[None]] = []
+
+    def __enter__(self) -> "Scoring":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def add(self, requests: Sequence[RewardRequest]) -> None:
+        """Compute these rewards after those that were added before."""
+        self._waiting.extend(requests)
+        self._parts.append(self._thread.submit(self._score_waiting))
+
+    def finish(self) -> list[RewardResult]:
+        """One result per request, in the order in which they were added. Raises RewardFailures if too many failed."""
+        for part in self._parts:
+            part.result()
+        if len(self._failed) > self.allowed:
+            raise RewardFailures(self._message())
+        return self._results
+
+    def _score_waiting(self) -> None:
+        """Everything that waits in one call, so that all workers or connections are busy."""
+        requests = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not requests:
+            return
+        left = self.allowed - len(self._failed)
+        if left < 0:
+            value = self.scorer.rewards.on_failure
+            self._results += [RewardResult(value, value, failure=NOT_TRIED)] * len(requests)
+            return
+        results = self.scorer.rewards.score(requests, max_failures=left)
+        for request, result in zip(requests, results, strict=True):
+            if result.failure is not None and result.failure != NOT_TRIED:
+                self._failed.append((request.question_id, visible(result.failure)))
+                self.scorer.failures += 1
+                logger.warning("reward of question %s failed: %s", *self._failed[-1])
+        self._results += results
+
+    def _message(self) -> str:
+        not_tried = [result.failure for result in self._results].count(NOT_TRIED)
+        shown = "".join(f"\n  question {question_id}: {cause}" for question_id, cause in self._failed[:_SHOWN])
+        more = f"\n  and {len(self._failed) - _SHOWN} more" if len(self._failed) > _SHOWN else ""
         stopped = f", {not_tried} were not tried any more" if not_tried else ""
         return (
-            f"{len(failed)} of {total} rewards failed{stopped}; --rpo.reward.max_failure_share is "
-            f"{self.max_failure_share:g}{shown}{more}"
+            f"{len(self._failed)} of {self.total} rewards failed{stopped}; --rpo.reward.max_failure_share is "
+            f"{self.scorer.max_failure_share:g}{shown}{more}"
         )
 
 

@@ -42,6 +42,14 @@ ROLLOUT = {
     "rpo/drafts/seconds_saved": Figure(
         "seconds", "that drafts saved an engine, by the passes it does without to compare, with --rpo.drafts auto"
     ),
+    "rpo/verify/gap": Figure(
+        "",
+        "mean difference between the log-probs that an engine draws a token with and reads it with, with "
+        "--rpo.method verify in half precision",
+    ),
+    "rpo/verify/noise": Figure(
+        "share", "new tokens that verified reuse would reject for that difference alone; they are read, so it does not"
+    ),
     "rpo/reward_failures_total": Figure("", "rewards that failed since the start of the run"),
 }
 CACHE = {

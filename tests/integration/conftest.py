@@ -226,10 +226,12 @@ DETERMINISTIC = {
 def finished_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> TrainingRun:
     """Six deterministic steps with evaluation, checkpoints, TensorBoard and W&B; shared by every test that only looks.
 
-    The test process that comes first makes it; the others wait for it.
+    The test process that comes first makes it; the others wait for it. It is kept in the folder RPO_FINISHED_RUN, if that is
+    set, for the next tests of the same code.
     """
     shared = tmp_path_factory.getbasetemp()
-    folder = (shared if worker_id == "master" else shared.parent) / "finished"
+    own = (shared if worker_id == "master" else shared.parent) / "finished"
+    folder = Path(os.environ.get("RPO_FINISHED_RUN", own))
     done = folder / "run.json"
     with FileLock(folder.with_suffix(".lock")):
         if not done.exists():

@@ -11,10 +11,11 @@ from .conftest import run_training
 METHODS = Path(__file__).parents[2] / "examples" / "methods"
 
 
-def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path) -> None:
-    """Verified reuse at learning rate 0: of a replayed path the last token is written anew, the others but for the
-    rounding of a half."""
-    run = run_training(tmp_path, 2, train__num_episodes=2, actor__adam__lr=0, rpo__method="verify", rpo__replay__share=0.5)
+@pytest.mark.parametrize("dtype", ["auto", pytest.param("bf16", marks=pytest.mark.long)])
+def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path, dtype) -> None:
+    """Verified reuse at learning rate 0: of a replayed path only the end token is written anew, in bfloat16 as well."""
+    options = {"rpo__method": "verify", "rpo__replay__share": 0.5, "ds__param_dtype": dtype}
+    run = run_training(tmp_path, 2, train__num_episodes=2, actor__adam__lr=0, **options)
     assert run.status == 0, run.output[-3000:]
     with run.cache() as cache:
         records, slots = cache.records(), cache.slots(cache.question_ids())

@@ -3,13 +3,22 @@
 What a forward pass with drafts costs, and how many of them are accepted, depends on hardware, model, policy and data, and
 most of all on how many requests run: few, as in the tail of a rollout, leave room for drafts. So nothing is assumed: each
 way is timed, by the number of running requests in powers of two, and the faster one is taken. Now and then the other is.
+
+What drafts have saved is not the sum over passes of how much longer their tokens would have taken: requests whose drafts are
+accepted run ahead and end, the others are left with few beside them, where a token costs most. Without drafts they would
+have gone on side by side. So the seconds of that are computed (``abreast``).
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heapreplace
+
+import numpy as np
 
 TRIALS = 4
 """Passes of each way before one is preferred."""
-AGAIN = 32
+AGAIN = 64
 """Every so many passes the slower way is tried."""
 
 
@@ -20,11 +29,13 @@ class Timing:
     memory: float = 0.95
     seconds: float = 0.0
     tokens: float = 0.0
+    weight: float = 0.0
     passes: int = 0
 
     def add(self, tokens: int, seconds: float) -> None:
         self.seconds = self.memory * self.seconds + seconds
         self.tokens = self.memory * self.tokens + tokens
+        self.weight = self.memory * self.weight + 1
         self.passes += 1
 
     @property
@@ -38,14 +49,10 @@ class Pace:
 
     def __init__(self) -> None:
         self.timings: dict[tuple[int, bool], Timing] = {}
-        self.saved = 0.0
-        """Seconds that the tokens of passes with drafts would have taken longer without, by the passes without."""
 
     def add(self, requests: int, with_drafts: bool, tokens: int, seconds: float) -> None:
         """A pass of ``requests`` requests that gave them ``tokens`` tokens."""
         self._timing(requests, with_drafts).add(tokens, seconds)
-        if with_drafts and (plain := self._timing(requests, False)).passes:
-            self.saved += tokens * plain.per_token - seconds
 
     def pays(self, requests: int) -> bool:
         """Whether the next pass of so many requests should have drafts."""
@@ -55,5 +62,25 @@ class Pace:
         faster = drafted.per_token < plain.per_token
         return faster != ((drafted.passes + plain.passes) % AGAIN == 0)
 
+    def plain_seconds(self, running: np.ndarray) -> float | None:
+        """Seconds of passes without drafts that have so many requests, [passes]; None before one was timed."""
+        known = [timing for (_, with_drafts), timing in sorted(self.timings.items()) if timing.passes and not with_drafts]
+        if not known:
+            return None
+        requests = [timing.tokens / timing.weight for timing in known]
+        return float(np.interp(running, requests, [timing.seconds / timing.weight for timing in known]).sum())
+
     def _timing(self, requests: int, with_drafts: bool) -> Timing:
         return self.timings.setdefault((requests.bit_length(), with_drafts), Timing())
+
+
+def abreast(lengths: Iterable[int], at_once: int) -> np.ndarray:
+    """How many requests are in each pass, [passes], if every pass gives each one token. ``lengths``: of each request, in
+    tokens; at most ``at_once`` run, the others follow in this order."""
+    ends, change = [0] * at_once, Counter[int]()
+    for length in lengths:
+        start = ends[0]
+        heapreplace(ends, start + length)
+        change[start] += 1
+        change[start + length] -= 1
+    return np.array([change[i] for i in range(max(ends))], int).cumsum()

@@ -6,8 +6,9 @@ a group before its requests and takes them back behind the last one (``speculati
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,18 @@ import vllm.v1.worker.gpu_model_runner as runner_module
 from vllm.config import VllmConfig
 
 from openrlhf_rpo.rollout.drafts.index import PathIndex
-from openrlhf_rpo.rollout.drafts.pace import Pace
+from openrlhf_rpo.rollout.drafts.pace import Pace, abreast
 from openrlhf_rpo.rollout.drafts.sampler import CoupledSampler
 from openrlhf_rpo.rollout.drafts.speculation import GROUP
 
 
 @dataclass
 class _Group:
-    """The paths of a group, its counts in tokens, and the length of each request's last draft."""
+    """The paths of a group, and its counts in tokens."""
 
     paths: PathIndex
     drafted: int = 0
     accepted: int = 0
-    last: dict[str, int] = field(default_factory=dict)
 
 
 class Proposer:
@@ -38,7 +38,10 @@ class Proposer:
         self.max_len = vllm_config.model_config.max_model_len
         self.runner: Any = None
         self.groups: dict[str, _Group] = {}
-        self.drafting = True
+        self.last: dict[str, tuple[_Group, int]] = {}
+        """Of each request with a draft in the last pass: its group, and the draft's length."""
+        self.saved = 0.0
+        """Seconds that drafts saved and that no group was told yet; 0 where nothing is timed without them."""
         runner_module.RejectionSampler = CoupledSampler
         runner_module.build_logitsprocs = _with_logit_bias(runner_module.build_logitsprocs)
 
@@ -49,14 +52,9 @@ class Proposer:
         self.runner = runner
         self.groups[group] = _Group(PathIndex([np.frombuffer(path, np.int32) for path in paths]))
 
-    def forget(self, name: str) -> tuple[int, int, float]:
-        """How many tokens were drafted for the group, and how many accepted; seconds saved since the last call."""
-        group = self.groups.pop(name)
-        return group.drafted, group.accepted, self.saved()
-
-    def saved(self) -> float:
-        """Seconds that drafts saved since the last call: 0, because nothing is timed without them."""
-        return 0.0
+    def forget(self, name: str) -> dict[str, float]:
+        group, saved, self.saved = self.groups.pop(name), self.saved, 0.0
+        return {"drafted": group.drafted, "accepted": group.accepted, "saved": saved}
 
     def propose(
         self,
@@ -70,26 +68,38 @@ class Proposer:
         ``sampled_token_ids``: what each request has just been given; ``token_ids_cpu``: [requests, longest], all its tokens,
         of which ``num_tokens_no_spec`` count.
         """
-        if not self.groups:
+        if self.groups:
+            self._count(sampled_token_ids)
+        if not self.groups or not self.pays(sampled_token_ids):
             return [[] for _ in sampled_token_ids]
         return [
-            self._draft(row, len(sampled), token_ids_cpu[row, : num_tokens_no_spec[row]]) if sampled else []
+            self._draft(row, token_ids_cpu[row, : num_tokens_no_spec[row]]) if sampled else []
             for row, sampled in enumerate(sampled_token_ids)
         ]
 
-    def _draft(self, row: int, n_sampled: int, tokens: np.ndarray) -> list[int]:
+    def pays(self, sampled_token_ids: list[list[int]]) -> bool:
+        """Whether the next pass should have drafts."""
+        return True
+
+    def _count(self, sampled_token_ids: list[list[int]]) -> None:
+        """What the last pass accepted of its drafts."""
+        given = dict(zip(self.runner.input_batch.req_ids, sampled_token_ids, strict=True)) if self.last else {}
+        for request, (group, drafted) in self.last.items():
+            if sampled := given.get(request):
+                group.accepted += min(len(sampled) - 1, drafted)
+        self.last = {}
+
+    def _draft(self, row: int, tokens: np.ndarray) -> list[int]:
         request = self.runner.input_batch.req_ids[row]
         asked = (self.runner.requests[request].sampling_params.extra_args or {}).get(GROUP)
         if asked is None:
             return []
         name, start = asked
         group = self.groups[name]
-        group.accepted += min(n_sampled - 1, group.last.pop(request, 0))
-        if not self.drafting:
-            return []
         draft = group.paths.after(tokens[start:], min(self.most, self.max_len - 1 - len(tokens)))
-        group.drafted += len(draft)
-        group.last[request] = len(draft)
+        if draft:
+            group.drafted += len(draft)
+            self.last[request] = group, len(draft)
         return draft
 
 
@@ -99,24 +109,32 @@ class ThriftyProposer(Proposer):
     def __init__(self, vllm_config: VllmConfig) -> None:
         super().__init__(vllm_config)
         self.pace = Pace()
+        self.at_once = vllm_config.scheduler_config.max_num_seqs
+        self.drafting = self.drafted = True
+        """Whether the pass that runs has drafts, and whether the one before it had."""
         self.requests: set[str] = set()
         self.began = 0.0
+        self.spent, self.lengths = 0.0, Counter[str]()
+        """Seconds of timed passes since the engine was idle, and the tokens they gave each request."""
 
-    def saved(self) -> float:
-        seconds, self.pace.saved = self.pace.saved, 0.0
-        return seconds
+    def forget(self, name: str) -> dict[str, float]:
+        if len(self.groups) == 1:
+            plain = self.pace.plain_seconds(abreast(self.lengths.values(), self.at_once))
+            self.saved += 0.0 if plain is None else plain - self.spent
+            self.spent, self.lengths = 0.0, Counter()
+        return super().forget(name)
 
-    def propose(self, sampled_token_ids: list[list[int]], *tokens: Any, **others: object) -> list[list[int]]:
-        if not self.groups:
-            return [[] for _ in sampled_token_ids]
-        now, seen = time.perf_counter(), set(self.runner.input_batch.req_ids)
-        if seen <= self.requests:  # no prompt was read, nothing was waited for
-            self.pace.add(len(self.requests), self.drafting, sum(map(len, sampled_token_ids)), now - self.began)
-        before, self.drafting = self.drafting, self.pace.pays(len(seen))
-        self.requests, self.began = seen, now
-        if not (before or self.drafting):  # nothing to count, nothing to draft
-            return [[] for _ in sampled_token_ids]
-        return super().propose(sampled_token_ids, *tokens, **others)
+    def pays(self, sampled_token_ids: list[list[int]]) -> bool:
+        now, running = time.perf_counter(), self.runner.input_batch.req_ids
+        if self.requests.issuperset(running):  # no prompt was read, nothing was waited for
+            given = {request: len(sampled) for request, sampled in zip(running, sampled_token_ids, strict=True)}
+            self.spent += now - self.began
+            self.lengths.update(given)
+            if self.drafting == self.drafted:  # the engine has handed out the tokens of the one before in this time
+                self.pace.add(len(self.requests), self.drafting, sum(given.values()), now - self.began)
+        self.requests, self.began, self.drafted = set(running), now, self.drafting
+        self.drafting = self.pace.pays(len(running))
+        return self.drafting
 
 
 def _with_logit_bias(build: Any) -> Any:

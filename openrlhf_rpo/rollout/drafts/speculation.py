@@ -24,6 +24,6 @@ def remember(worker: Any, group: str, paths: Sequence[bytes]) -> None:
     runner.drafter.remember(runner, group, paths)
 
 
-def forget(worker: Any, group: str) -> tuple[int, int, float]:
-    """In a worker: drop the paths of a group. Tokens drafted for it, tokens accepted, seconds saved since the last call."""
+def forget(worker: Any, group: str) -> dict[str, float]:
+    """In a worker: drop a group's paths. "drafted" for it and "accepted" are tokens, "saved" seconds since the last call."""
     return worker.model_runner.drafter.forget(group)

@@ -1,12 +1,14 @@
 """What an engine is started with, and what it hands back of a token that was drawn with another token's weight."""
 
+import asyncio
 import math
 from types import SimpleNamespace
 
 import pytest
 from vllm.engine import arg_utils
 
-from openrlhf_rpo.rollout.engine import offline_limits, without_weight
+from openrlhf_rpo.rollout.engine import _RPOEngine, offline_limits, without_weight
+from openrlhf_rpo.rollout.requests import Generated, Request, rounding
 from openrlhf_rpo.types import Rejected
 
 POLICY = {3: 0.5, 4: 0.3, 5: 0.2}
@@ -21,6 +23,31 @@ def test_log_probs_are_the_policys_whichever_the_engine_reports(token, weight):
     before, after = math.log(POLICY[token]), math.log(reported) if reported else -math.inf
     assert without_weight(token, before, rejected, processed=False) == pytest.approx(before)
     assert without_weight(token, after, rejected, processed=True) == pytest.approx(before)
+
+
+@pytest.mark.parametrize(("prompt", "new"), [(4, 3), (5, 3), (7, 1)])
+def test_new_tokens_get_the_log_probs_of_reading_but_for_one_that_fills_the_engine(prompt, new):
+    engine = object.__new__(_RPOEngine)
+    engine.longest, asked = 8, []
+
+    async def score(request):
+        asked.append(request)
+        return (-1.0,) * request.n_tokens
+
+    engine._score_one = score
+    drawn = Generated((9,) * new, (-2.0,) * new, "length")
+    read = asyncio.run(engine._read(Request((5,) * prompt, new, 0, 1.0), drawn))
+    n = min(prompt + new, 7) - prompt
+    assert read == Generated((9,) * new, (-1.0,) * n + (-2.0,) * (new - n), "length")
+    assert [(len(request.token_ids), request.n_tokens) for request in asked] == ([(prompt + n, n)] if n else [])
+
+
+def test_rounding_counts_what_verified_reuse_would_reject():
+    drawn = Generated((1, 2, 3), (-1.0, -2.0, -3.0), "stop")
+    read = Generated((1, 2, 3), (-1.0, -1.5, -3.0 + math.log(0.75)), "stop")
+    found = rounding([(drawn, read), (drawn, drawn)])
+    assert found["read"] == 6
+    assert found["gap"] == pytest.approx(0.5 - math.log(0.75)) and found["noise"] == pytest.approx(0.25)
 
 
 GPUS = {

@@ -9,10 +9,11 @@ from transformers import AutoTokenizer
 from lab.testbed import model_dir
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.launch import options
+from openrlhf_rpo.launch import cluster, options
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup
 from openrlhf_rpo.rollout.reward_call import RewardResult
-from openrlhf_rpo.rollout.rollout import Rollout
+from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
+from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.rollout.selection import Asked
 from openrlhf_rpo.types import CacheDecision, Path, Prefix, Question, Rejected, StepRecord, Visit
 
@@ -23,6 +24,8 @@ QUESTIONS = [
 ]
 ASKED = [Asked(question, "turn") for question in QUESTIONS]
 END = 1
+VERIFY = {"rpo__method": "verify", "rollout__top_p": 1}
+COUNTS = {"drafted": 10, "accepted": 4, "saved": 0.5, "read": 12, "gap": 0.6, "noise": 0.24}
 
 
 class Engines:
@@ -41,7 +44,7 @@ class Engines:
         self.asked, self.groups = groups, [group.samples for group in groups]
         for i in reversed(range(len(groups))):
             tokens = [(7, 8 + j % 2, END) for j in range(len(groups[i]))]
-            yield i, GeneratedGroup([Generated(ids, (-1.0, -2.0, -3.0), "stop") for ids in tokens], 10, 4, saved=0.5)
+            yield i, GeneratedGroup([Generated(ids, (-1.0, -2.0, -3.0), "stop") for ids in tokens], COUNTS)
 
     def score(self, groups) -> Iterator:
         """The policy of now is sure of the first ten tokens of a path, and has forgotten the eleventh."""
@@ -56,9 +59,10 @@ class Rewards:
     def __init__(self):
         self.requests = []
 
-    def score(self, requests):
-        self.requests += requests
-        return [RewardResult((1 - i % 2) * 0.5, float(1 - i % 2), {"call": float(i)}) for i in range(len(requests))]
+    def score(self, requests, max_failures):
+        first, self.requests = len(self.requests), self.requests + requests
+        calls = enumerate(requests, first)
+        return [RewardResult((1 - i % 2) * 0.5, float(1 - i % 2), {"call": i, "of": ord(r.question_id)}) for i, r in calls]
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ def cache(tmp_path):
 
 @pytest.fixture
 def rollout(cache):
-    def make(scorer=None, **changes):
+    def make(rewards=None, **changes):
         words = {
             "actor.model_name_or_path": "model",
             "rpo.reward.functions": "math",
@@ -90,6 +94,8 @@ def rollout(cache):
             "rollout.top_p": 0.9,
         } | {name.replace("__", "."): value for name, value in changes.items()}
         args = options.parse([word for name, value in words.items() for word in (f"--{name}", str(value))])
+        cluster.adapt_options(args, "cpu")
+        scorer = rewards and Scorer(rewards, max_failure_share=0.0)
         return Rollout(Engines(), scorer, cache, TOKENIZER, RPOConfig.from_namespace(args.rpo), args)
 
     return make
@@ -209,7 +215,16 @@ def test_scores_stay_and_rewards_are_shaped_by_the_length_of_the_path(rollout):
 def test_without_shaping_the_reward_is_as_the_function_gave_it(rollout):
     group = rollout(Rewards()).roll_out(ASKED[:1], 2)[0]
     assert [s.shaped_reward for s in group.samples] == [0.5, 0.0, 0.5, 0.0]
-    assert [s.reward_logs for s in group.samples] == [{"call": float(i)} for i in range(4)]
+    assert [s.reward_logs["call"] for s in group.samples] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("tail", [1.0, 0.7])
+def test_every_group_gets_its_own_rewards_whichever_is_done_first(rollout, tail):
+    groups = rollout(Rewards(), rpo__tail=tail).roll_out(ASKED, 2, enough=3)
+    assert [[s.reward_logs["of"] for s in group.samples] for group in groups] == [[ord(name)] * 4 for name in "abc"]
+    calls = [[s.reward_logs["call"] for s in group.samples] for group in groups]
+    in_turn = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert calls == (in_turn[::-1] if tail == 1 else in_turn)  # as they were done; with a tail when all are
 
 
 def test_with_a_reward_model_scores_come_later(rollout):
@@ -280,19 +295,47 @@ def test_stored_paths_are_drafts_the_newest_first_and_are_counted_over_a_step(ro
         assert [tuple(np.frombuffer(draft, np.int32)) for draft in asked.drafts] == [path.token_ids for path in newest]
         assert asked.prompt_length == len(question.prompt_ids)
     assert any(asked.drafts for asked in made.generator.asked)
-    assert made.draft_metrics(groups) == {"rpo/drafts/tokens": 30 / 12, "rpo/drafts/accepted": 0.4}
-    assert made.draft_metrics(groups) == {"rpo/drafts/tokens": 0.0, "rpo/drafts/accepted": 0.0}
+    found = made.engine_metrics(groups)
+    assert (found["rpo/drafts/tokens"], found["rpo/drafts/accepted"]) == (30 / 12, 0.4)
+    assert made.engine_metrics(groups) == {"rpo/drafts/tokens": 0.0, "rpo/drafts/accepted": 0.0}
 
 
 def test_with_auto_a_step_says_how_many_seconds_an_engine_saved(rollout):
     made = rollout(rpo__drafts="auto")
     made.generator.engines = ["first", "second"]
     groups = made.roll_out(ASKED, 2)
-    assert made.draft_metrics(groups)["rpo/drafts/seconds_saved"] == 3 * 0.5 / 2
-    assert made.draft_metrics(groups)["rpo/drafts/seconds_saved"] == 0
+    assert made.engine_metrics(groups)["rpo/drafts/seconds_saved"] == 3 * 0.5 / 2
+    assert made.engine_metrics(groups)["rpo/drafts/seconds_saved"] == 0
 
 
 def test_without_drafts_no_path_travels_to_the_engines(rollout):
     made = rollout()
     groups = made.roll_out(ASKED, 2)
-    assert [asked.drafts for asked in made.generator.asked] == [[]] * 3 and made.draft_metrics(groups) == {}
+    assert [asked.drafts for asked in made.generator.asked] == [[]] * 3
+    assert not [name for name in made.engine_metrics(groups) if "drafts" in name]
+
+
+# ── Rounding ──
+
+
+@pytest.mark.parametrize(
+    ("changes", "reads"),
+    [
+        ({**VERIFY, "ds__param_dtype": "bf16"}, True),
+        (VERIFY, False),
+        ({"ds__param_dtype": "bf16"}, False),
+    ],
+)
+def test_what_will_be_verified_is_read_where_reading_rounds_otherwise_than_drawing(rollout, changes, reads):
+    made = rollout(**changes)
+    made.roll_out(ASKED, 2)
+    assert [asked.read for asked in made.generator.asked] == [reads] * 3
+    made.sample_bare(QUESTIONS, made.sampling, EVAL_STEP)
+    assert not any(asked.read for asked in made.generator.asked)
+
+
+def test_a_step_says_what_rounding_would_have_rejected(rollout):
+    made = rollout(**VERIFY, ds__param_dtype="bf16")
+    found = made.engine_metrics(made.roll_out(ASKED, 2))
+    assert (found["rpo/verify/gap"], found["rpo/verify/noise"]) == (pytest.approx(0.05), pytest.approx(0.02))
+    assert made.engine_metrics([]) == {}

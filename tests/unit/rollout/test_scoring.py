@@ -126,6 +126,59 @@ def test_a_share_of_failures_at_the_limit_is_allowed(scorer, reward_file):
         made.score([request("0"), request("0"), request("1")])
 
 
+WAITS = """
+import time
+from pathlib import Path
+
+def reward_func(queries, prompts, labels):
+    while not Path(__file__).with_name("go").exists():
+        time.sleep(0.01)
+    return {"rewards": float(labels[0])}
+"""
+
+
+def test_rewards_are_computed_while_samples_are_made_and_come_in_the_order_of_the_samples(scorer, tmp_path):
+    (tmp_path / "reward.py").write_text(WAITS)
+    with scorer([str(tmp_path / "reward.py")], workers=2).begin(6) as scoring:
+        for part in ("123", "4", "56"):
+            scoring.add([request(label) for label in part])  # returns although no reward can be there yet
+        (tmp_path / "go").touch()
+        assert [r.reward for r in scoring.finish()] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("bad", "fails"), [(2, False), (3, True)])
+def test_the_share_of_failures_is_that_of_all_parts(scorer, reward_file, bad, fails):
+    with scorer([reward_file], max_failure_share=0.5).begin(4) as scoring:
+        for i in range(4):
+            scoring.add([request("0" if i < bad else "1")])
+        if fails:
+            with pytest.raises(RewardFailures, match="^3 of 4 rewards failed"):
+                scoring.finish()
+        else:
+            assert [r.failure is None for r in scoring.finish()] == [False, False, True, True]
+
+
+def test_after_too_many_failures_no_part_is_tried(scorer, reward_file):
+    made = scorer([reward_file], max_failure_share=0.25)
+    with made.begin(4) as scoring:
+        for _ in range(4):
+            scoring.add([request("0")])
+            scoring._parts[-1].result()
+        with pytest.raises(RewardFailures, match="^2 of 4 rewards failed, 2 were not tried any more"):
+            scoring.finish()
+    assert made.failures == 2
+
+
+def test_closing_ends_what_is_computed_in_the_background(scorer, tmp_path):
+    (tmp_path / "reward.py").write_text(WAITS)
+    made = scorer([str(tmp_path / "reward.py")], timeout=300.0, workers=1, max_failure_share=1.0)
+    with made.begin(3) as scoring:
+        scoring.add([request("1")] * 3)
+        made.rewards.check()  # the worker is there
+        made.close()
+        assert all(r.failure for r in scoring.finish())  # which would wait for the rewards
+
+
 def test_the_share_is_of_one_call_not_of_the_run(scorer, reward_file):
     made = scorer([reward_file], max_failure_share=0.5)
     for _ in range(3):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import vllm.v1.worker.gpu_model_runner as runner_module
 
+from openrlhf_rpo.rollout.drafts import proposer as proposer_module
 from openrlhf_rpo.rollout.drafts.proposer import ThriftyProposer
 
 
@@ -15,13 +16,23 @@ def proposer(monkeypatch):
     for name in ("RejectionSampler", "build_logitsprocs"):  # it replaces them
         monkeypatch.setattr(runner_module, name, getattr(runner_module, name))
     config = SimpleNamespace(
-        speculative_config=SimpleNamespace(num_speculative_tokens=2), model_config=SimpleNamespace(max_model_len=64)
+        speculative_config=SimpleNamespace(num_speculative_tokens=2),
+        model_config=SimpleNamespace(max_model_len=64),
+        scheduler_config=SimpleNamespace(max_num_seqs=8),
     )
     made = ThriftyProposer(config)
     request = SimpleNamespace(sampling_params=SimpleNamespace(extra_args={"openrlhf_rpo_drafts": ["g", 1]}))
     runner = SimpleNamespace(requests={"r": request}, input_batch=SimpleNamespace(req_ids=["r"]))
     made.remember(runner, "g", [np.array([5, 6, 7, 8], np.int32).tobytes()])
     return made
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    def tell(*seconds):
+        monkeypatch.setattr(proposer_module.time, "perf_counter", iter(seconds).__next__)
+
+    return tell
 
 
 def ask(proposer, sampled, tokens):
@@ -34,13 +45,27 @@ def test_what_a_plain_pass_follows_is_counted_and_nothing_is_looked_for(proposer
     proposer.groups["g"].paths = None  # looking would fail
     assert ask(proposer, [6, 9], [1, 5, 6, 9]) == [[]]  # one of two was accepted
     assert ask(proposer, [4], [1, 5, 6, 9, 4]) == [[]]
-    assert proposer.forget("g") == (2, 1, 0.0)
+    assert proposer.forget("g") == {"drafted": 2, "accepted": 1, "saved": 0.0}
 
 
-def test_seconds_saved_are_told_once(proposer):
-    proposer.pace.saved = 3.0
+def test_seconds_saved_are_told_when_no_group_is_left(proposer, clock):
+    clock(0, 1, 2, 3)
     proposer.remember(proposer.runner, "h", [np.array([5], np.int32).tobytes()])
-    assert proposer.forget("g") == (0, 0, 3.0) and proposer.forget("h") == (0, 0, 0.0)
+    for tokens in ([5], [6, 7], [8, 9], [4]):
+        ask(proposer, tokens, [1, 5, 6, 7, 8, 9, 4])
+    proposer.pace.timings.clear()
+    proposer.pace.add(1, False, 1, 2.0)  # a pass without drafts takes 2 s, those above had a second each
+    assert proposer.forget("g")["saved"] == 0
+    assert proposer.forget("h")["saved"] == 5 * 2 - 3
+    proposer.remember(proposer.runner, "i", [])
+    assert proposer.forget("i")["saved"] == 0
+
+
+def test_without_a_pass_to_compare_with_nothing_is_said_to_be_saved(proposer):
+    ask(proposer, [5], [1, 5])
+    ask(proposer, [6], [1, 5, 6])
+    proposer.pace.timings.clear()
+    assert proposer.forget("g")["saved"] == 0
 
 
 def test_passes_are_timed_with_the_tokens_that_they_gave(proposer):
@@ -48,6 +73,14 @@ def test_passes_are_timed_with_the_tokens_that_they_gave(proposer):
     ask(proposer, [6, 9], [1, 5, 6, 9])
     [timing] = [timing for timing in proposer.pace.timings.values() if timing.passes]
     assert (timing.tokens, timing.passes) == (2, 1) and timing.seconds > 0
+
+
+def test_the_first_pass_of_the_other_way_hands_out_what_the_one_before_gave_and_is_not_timed(proposer):
+    passes = iter([True, False, False, False])
+    proposer.pace.pays = lambda requests: next(passes)
+    for i in range(4):
+        ask(proposer, [5], [1, *[5] * (i + 1)])
+    assert {key: timing.passes for key, timing in proposer.pace.timings.items()} == {(1, True): 1, (1, False): 1}
 
 
 def test_a_pass_that_read_a_prompt_is_not_timed(proposer):
