@@ -24,7 +24,8 @@ Example, q = 0.5, 0.5, 0.4 and p = 0.6, 0.4, 0.2 with l = 1: accepted with proba
 
 Degenerate cases: a path without log-probs (imported as text) is rejected whole, and its tokens may be drawn again. The end
 token of a path, and the last token of one that reached its length limit, are always drawn again from p, so that there is
-something to generate.
+something to generate. In half precision q is the log-prob of reading the new answer, not of drawing it: the kernels round
+differently (``rollout/rollout.py``).
 """
 
 import math
@@ -83,9 +84,10 @@ def accepted(then: tuple[float, ...], now: tuple[float, ...], lenience: float, g
     """How many tokens are accepted, given the log-probs q (``then``) and p (``now``). NaN rejects."""
     if lenience == 0:
         return 0
-    leeway = math.log(lenience)
+    leeway, log, random = math.log(lenience), math.log, generator.random
     for t, (q, p) in enumerate(zip(then, now, strict=True)):
-        if not math.log(1.0 - generator.random()) <= leeway + p - q:  # 1 - u is in (0, 1]
+        ratio = leeway + p - q
+        if not (ratio >= 0 or log(1.0 - random()) <= ratio):  # 1 - u is in (0, 1]
             return t
     return len(now)
 
