@@ -69,22 +69,37 @@ class Cell:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=["main", "hard"])
     parser.add_argument("--arms", nargs="+", default=["raft", "rpo_raft", "verify_raft"], choices=arms("main"))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--lr", nargs="+", type=float, help="learning rates to try instead of each arm's own")
+    add_run_arguments(parser, "runs/frontier")
+    parser.set_defaults(seeds=[0, 1, 2], questions=128, evaluations=8)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+    """Which runs, and where they are kept; the caller sets the defaults of ``seeds``, ``questions`` and ``evaluations``."""
+    parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=["main", "hard"])
+    parser.add_argument("--seeds", nargs="+", type=int, help="(default: %(default)s)")
     parser.add_argument("--shape", nargs="+", metavar="QxS", help="questions x samples per step to try, same total")
     parser.add_argument("--steps", type=int, help="length of every run (default: each arm's own)")
-    parser.add_argument("--questions", type=int, default=128, help="at most so many to train on (default: %(default)s)")
-    parser.add_argument("--evaluations", type=int, default=8, help="evaluations per run")
-    parser.add_argument("--out", type=Path, default=Path("runs/frontier"), help="runs are kept here and reused")
+    parser.add_argument("--questions", type=int, help="at most so many to train on (default: %(default)s)")
+    parser.add_argument("--evaluations", type=int, help="evaluations per run (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path(out), help="runs are kept here and reused (default: %(default)s)")
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Train and evaluate unfinished runs, and summarize all."""
+    """Measure, and write the report."""
     if args.quick:
         args.levels, args.seeds, args.arms, args.evaluations, args.steps = ["main"], [0], ["rpo"], 1, 8
+    figures = measure(args)
+    write_report(args.report, figures, page(figures, args.report))
+    if args.report:
+        plot(figures["levels"], args.report.with_suffix(".png"))
+    return figures
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """The figures of all runs, after training and evaluating the unfinished ones."""
     chosen = {level: list(varied(args, level)) for level in args.levels}
     # Seed by seed with alternating arms, so that drift of the machine affects all arms alike.
     cells = [cell(args, level, arm, seed) for seed in args.seeds for level, some in chosen.items() for arm in some]
@@ -99,11 +114,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         for arm in some:
             if found := [figures for one, figures in results if (one.level, one.arm) == (level, arm)]:
                 levels[level][arm.label if args.lr or args.shape else arm.name] = summarize(found, arm, level)
-    figures = about() | {"levels": levels, "evaluation": _evaluation()}
-    write_report(args.report, figures, page(figures, args.report))
-    if args.report:
-        plot(levels, args.report.with_suffix(".png"))
-    return figures
+    return about() | {"levels": levels, "evaluation": _evaluation()}
 
 
 def varied(args: argparse.Namespace, level: str) -> list[Arm]:

@@ -11,36 +11,31 @@ the end; medians, smallest and largest. Does a stopped tail favour short answers
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from lab import frontier
 from lab.arms import USES
 from lab.bench import table, write_report
+from openrlhf_rpo.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baselines", nargs="+", default=["grpo", "raft"], choices=["grpo", "raft"])
     parser.add_argument("--uses", nargs="+", default=list(USES)[1:], choices=list(USES)[1:])
-    parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=["main", "hard"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--shape", metavar="QxS", help="questions x samples per step (default: each baseline's own)")
-    parser.add_argument("--steps", type=int, help="length of every run (default: each baseline's own)")
-    parser.add_argument("--questions", type=int, default=64, help="to train on (default: %(default)s)")
-    parser.add_argument("--evaluations", type=int, default=4, help="evaluations per run")
-    parser.add_argument("--out", type=Path, default=Path("runs/uses"), help="runs are kept here and reused")
-    parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
+    frontier.add_run_arguments(parser, "runs/uses")
+    parser.set_defaults(seeds=[0, 1, 2, 3, 4], questions=64, evaluations=4, lr=None)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train and evaluate unfinished runs, and compare each with its baseline."""
     if args.quick:
         args.levels, args.seeds, args.baselines, args.uses = ["main"], [0], ["grpo"], ["drafts_tail"]
-        args.shape, args.steps, args.evaluations = "4x4", 4, 1
-    asked = {**vars(args), "arms": [f"{b}_{use}" for b in args.baselines for use in ("alone", *args.uses)], "lr": None}
-    shapes = [args.shape] if args.shape else None
-    figures = frontier.run(argparse.Namespace(**asked | {"shape": shapes, "quick": False, "report": None}))
+        args.shape, args.steps, args.evaluations = ["4x4"], 4, 1
+    if len(args.shape or []) > 1:
+        raise UsageError("--shape: one for all runs, which are compared with each other")
+    args.arms = [f"{baseline}_{use}" for baseline in args.baselines for use in ("alone", *args.uses)]
+    figures = frontier.measure(args)
     for arms in figures["levels"].values():
         compare(arms)
     write_report(args.report, figures, page(figures))
