@@ -131,6 +131,7 @@ import time
 from pathlib import Path
 
 def reward_func(queries, prompts, labels):
+    Path(__file__).with_name("busy").touch()
     while not Path(__file__).with_name("go").exists():
         time.sleep(0.01)
     return {"rewards": float(labels[0])}
@@ -174,7 +175,8 @@ def test_closing_ends_what_is_computed_in_the_background(scorer, tmp_path):
     made = scorer([str(tmp_path / "reward.py")], timeout=300.0, workers=1, max_failure_share=1.0)
     with made.begin(3) as scoring:
         scoring.add([request("1")] * 3)
-        made.rewards.check()  # the worker is there
+        while not (tmp_path / "busy").exists():
+            time.sleep(0.01)
         made.close()
         assert all(r.failure for r in scoring.finish())  # which would wait for the rewards
 
