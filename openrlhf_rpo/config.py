@@ -40,7 +40,6 @@ class InitOptions:
         "import: a run's --ckpt.path, cache file or URL (or any of these @STEP), exported paths, or FILE:COLUMN (solutions)",
         may_change=True,
     )
-    max_tries: int = option(3, "bulk: sampling rounds for questions whose sample fails", bounds=AT_LEAST_ONE)
 
     def check(self) -> None:
         importing = self.mode == "import"
@@ -195,6 +194,12 @@ class RPOConfig:
         choices=("auto", "on", "off"),
         may_change=True,
     )
+    engine_limits: str | None = option(
+        None,
+        "SEQUENCES or SEQUENCES,TOKENS: at most so many sequences at a time and tokens a pass in an engine (vLLM's "
+        "max_num_seqs and max_num_batched_tokens; default: what vLLM sets for offline work on this hardware)",
+        may_change=True,
+    )
     method: Method = field(default_factory=METHODS["rpo"])
     init: InitOptions = field(default_factory=InitOptions)
     drafts: DraftOptions = field(default_factory=DraftOptions)
@@ -220,8 +225,20 @@ class RPOConfig:
         check_bounds(self, top_options())
         for name, group in GROUPS.items():
             check_bounds(getattr(self, name), {f: f"{name}.{f}" for f in options_of(group)})
+        limits_of(self.engine_limits)
         for checked in (self.init, self.shaping, self.cache, self.reward):
             checked.check()
+
+
+def limits_of(text: str | None) -> dict[str, int]:
+    """The engines' arguments of ``--rpo.engine_limits``; none for None. Raises OptionError."""
+    if text is None:
+        return {}
+    numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    right = len(numbers) in (1, 2) and min(numbers) > 0
+    need(right, "engine_limits", text, "expected a number of sequences above 0, or two numbers, SEQUENCES,TOKENS")
+    need(numbers[0] <= numbers[-1], "engine_limits", text, "a pass has at least a token for every sequence")
+    return dict(zip(("max_num_seqs", "max_num_batched_tokens"), numbers, strict=False))
 
 
 def top_options() -> dict[str, str]:

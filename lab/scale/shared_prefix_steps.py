@@ -33,7 +33,7 @@ ARMS = {
     "rpo, off": {"rpo.shared_prefix": "off"},
     "rpo, shared": {"rpo.shared_prefix": "on"},
 }
-RPO = {"rpo.init.mode": "bulk", "rpo.init.max_tries": 1, "rpo.update.admit": "any", "rpo.update.on_all_wrong": "keep"}
+RPO = {"rpo.init.mode": "bulk", "rpo.update.admit": "any", "rpo.update.on_all_wrong": "keep"}
 RPO |= {"rpo.replay.share": 0, "rpo.method": "rpo", "rpo.cut.max": "ratio:0.4"}
 
 

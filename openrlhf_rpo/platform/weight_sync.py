@@ -79,8 +79,9 @@ def patch_engine(module: Any) -> None:
         dtype = getattr(self, "dtype_on_cpu", "float32")
         kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32, "dtype": dtype}
         # Chunked prefill rewinds the request's seeded generator, which a CPU generator does not support.
-        longest = kwargs.get("max_model_len") or 0
-        kwargs |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(8192, longest)}
+        tokens = getattr(self, "limits", {}).get("max_num_batched_tokens", 8192)
+        kwargs |= {"enable_chunked_prefill": False}
+        kwargs |= {"max_num_batched_tokens": max(tokens, kwargs.get("max_model_len") or 0)}
         kwargs.pop("gpu_memory_utilization", None)
         if kwargs.get("enforce_eager"):
             os.environ["TORCHDYNAMO_DISABLE"] = "1"  # else vLLM compiles the rank of a token, which nobody reads: 3 seconds

@@ -15,6 +15,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils import random_uuid
 
+from openrlhf_rpo.config import limits_of
 from openrlhf_rpo.rollout.drafts.speculation import GROUP, allow_logit_bias, forget, remember, speculative_config
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, Request, ScoreRequest, rounding
 from openrlhf_rpo.types import Rejected
@@ -54,12 +55,14 @@ class _RPOEngine(RolloutRayActor):
     """Whether samples may be stopped on their way."""
     dtype_on_cpu: ClassVar[str] = "float32"
     """vLLM's ``dtype``; on a GPU it is upstream's, bfloat16."""
+    limits: ClassVar[Mapping[str, int]] = {}
+    """vLLM's arguments of ``--rpo.engine_limits``."""
     most: float = math.inf
     """The number of tokens at which a sample is stopped."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.longest = kwargs["max_model_len"]
-        kwargs = offline_limits(kwargs["max_model_len"], kwargs["tensor_parallel_size"]) | kwargs
+        kwargs = offline_limits(kwargs["max_model_len"], kwargs["tensor_parallel_size"]) | dict(self.limits) | kwargs
         if self.speculation:
             kwargs["speculative_config"] = self.speculation
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours
@@ -169,6 +172,6 @@ def engine_for(rpo: Any, param_dtype: str) -> Any:
     """The engine of a run with these ``--rpo.*`` options and ``--ds.param_dtype``."""
     drafts = rpo.drafts
     speculation = None if drafts.mode == "off" else speculative_config(drafts.tokens, thrifty=drafts.mode == "auto")
-    own = {"speculation": speculation, "stops": rpo.tail < 1}
+    own = {"speculation": speculation, "stops": rpo.tail < 1, "limits": limits_of(rpo.engine_limits)}
     own["dtype_on_cpu"] = "bfloat16" if param_dtype == "bf16" else "float32"
     return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), own))

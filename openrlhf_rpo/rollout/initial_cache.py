@@ -19,6 +19,7 @@ from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout, Sampling
 from openrlhf_rpo.types import Group, Path, Question
 
 _BATCH = 256  # questions between two commits
+_ROUNDS = 3  # of sampling, for questions whose sample may not enter
 
 
 def fill_initial_cache(
@@ -38,7 +39,7 @@ def sample_paths(cache: PathCache, rollout: Rollout, questions: Sequence[Questio
     """One path per question from the initial policy (paper, eq. 1); wrong ones that may not enter are sampled again."""
     sampling = replace(rollout.sampling, n_samples=1)
     first, passed = cache.initial_reached  # where an interrupted initialization stopped
-    for attempt in range(first, config.init.max_tries):
+    for attempt in range(first, _ROUNDS):
         done = set(cache.question_ids())
         pending = [(i, q) for i, q in enumerate(questions) if i >= passed and q.question_id not in done]
         passed = 0

@@ -1,7 +1,7 @@
 """What the controller exchanges with an engine. Does not import vLLM, which only engine processes load."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openrlhf_rpo.types import Rejected
@@ -77,3 +77,16 @@ class ScoreRequest:
 
     token_ids: tuple[int, ...]
     n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """A group of ``n_samples`` whose prefixes depend on the log-probs that ``paths`` have now; ``begin`` makes its request
+    of them, a tuple for each path."""
+
+    paths: list[ScoreRequest]
+    n_samples: int
+    begin: Callable[[list[tuple[float, ...]]], GroupRequest]
+
+    def __len__(self) -> int:
+        return self.n_samples

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.platform.cpu import FLOAT32
 from openrlhf_rpo.rollout.generation import Generator
-from openrlhf_rpo.rollout.requests import GeneratedGroup, GroupRequest, Request, ScoreRequest
+from openrlhf_rpo.rollout.requests import GeneratedGroup, GroupRequest, Request, ScoreRequest, VerifyRequest
 from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult
 from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.rollout.selection import Asked
@@ -27,6 +28,23 @@ from openrlhf_rpo.rollout.unfinished import begin, count, go_on, shortened, tail
 from openrlhf_rpo.run.phases import PhaseClock
 from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 
+
+@dataclass(frozen=True)
+class ToVerify:
+    """A group that goes on from what the current policy accepts of its stored paths; ``cut`` lacks their log-probs.
+
+    ``distinct``: the paths of the group, each once.
+    """
+
+    cut: Cut
+    distinct: Sequence[Path]
+
+    def __len__(self) -> int:
+        return len(self.cut.paths)
+
+
+Start = tuple[Sample, ...] | ToVerify
+"""The samples of a group as they are begun, or what they depend on."""
 EVAL_STEP = -1  # the "step" in the seeds of evaluation, so that every evaluation uses the same ones
 
 
@@ -95,17 +113,15 @@ class Rollout:
             () if one.bare or one.begun else choose_paths(self.config.method, known, self.sampling.n_samples)
             for one, known in zip(asked, stored, strict=True)
         ]
-        scored = self.score_paths(questions, paths) if self.config.method.scores else [()] * len(questions)
-        begun = [
-            one.begun
-            or begin(self.prefixes(q, Cut(p, keyed_generator(self.seed, step, q.question_id, "cut"), known.visits, now)))
-            for one, q, known, p, now in zip(asked, questions, stored, paths, scored, strict=True)
+        starts = [
+            one.begun or self._start(q, Cut(p, keyed_generator(self.seed, step, q.question_id, "cut"), known.visits))
+            for one, q, known, p in zip(asked, questions, stored, paths, strict=True)
         ]
         drafts = self.drafts(stored)
         if enough is None or self.config.tail == 1:
-            groups = self._generate_and_score(questions, begun, self.sampling, step, drafts=drafts)
+            groups = self._generate_and_score(questions, starts, self.sampling, step, drafts=drafts)
         else:  # which groups wait is known when all have stopped
-            groups = self._generate(questions, begun, self.sampling, step, drafts=drafts, enough=enough)
+            groups = self._generate(questions, starts, self.sampling, step, drafts=drafts, enough=enough)
             done = iter(self.score([group for group in groups if not group.waits]))
             groups = [group if group.waits else next(done) for group in groups]
         told = zip(groups, stored, asked, strict=True)
@@ -123,24 +139,24 @@ class Rollout:
                 visits = {name: (visit,) for name, visit in self.cache.visits(question_ids).items()}
         return [Stored(paths.get(name, {}), visits.get(name, ())) for name in question_ids]
 
-    def score_paths(
-        self, questions: Sequence[Question], paths: Sequence[tuple[Path, ...]]
-    ) -> list[tuple[tuple[float, ...], ...]]:
-        """The current policy's log-probs of every path that a group continues; each stored path is scored once.
+    def _start(self, question: Question, cut: Cut) -> Start:
+        if not (cut.paths and self.config.method.scores):
+            return begin(self.prefixes(question, cut))
+        # Each stored path is scored once.
+        return ToVerify(cut, list({path.slot: path for path in cut.paths}.values()))
+
+    def _verified(self, question: Question, start: "ToVerify", log_probs: list[tuple[float, ...]]) -> tuple[Sample, ...]:
+        """The samples that go on from what the policy accepts, given its log-probs of each distinct path.
 
         A path that fills --data.max_len is one token longer than an engine accepts. Its last token, which is always cut,
         gets probability 0.
         """
-        distinct = [list({path.slot: path for path in group}.values()) for group in paths]
-        asked = [i for i, group in enumerate(distinct) if group]
-        found: list[dict[int, tuple[float, ...]]] = [{} for _ in paths]
-        if asked:
-            requests = [[self._to_score(questions[i], path) for path in distinct[i]] for i in asked]
-            with self.clock("verify"), self.generator as generator:
-                for k, log_probs in generator.score(requests):
-                    for path, scored in zip(distinct[asked[k]], log_probs, strict=True):
-                        found[asked[k]][path.slot] = (*scored, *[-math.inf] * (len(path) - len(scored)))
-        return [tuple(now[path.slot] for path in group) for group, now in zip(paths, found, strict=True)]
+        now = {
+            path.slot: (*scored, *[-math.inf] * (len(path) - len(scored)))
+            for path, scored in zip(start.distinct, log_probs, strict=True)
+        }
+        cut = replace(start.cut, log_probs=tuple(now[path.slot] for path in start.cut.paths))
+        return begin(self.prefixes(question, cut))
 
     def prefixes(self, question: Question, cut: Cut) -> tuple[Prefix, ...]:
         """What each sample of a group starts from; the bare question if there are no paths."""
@@ -215,7 +231,7 @@ class Rollout:
     def _generate_and_score(
         self,
         questions: Sequence[Question],
-        begun: Sequence[tuple[Sample, ...]],
+        starts: Sequence[Start],
         sampling: Sampling,
         step: int,
         on_group: Callable[[Group], None] = lambda group: None,
@@ -223,7 +239,7 @@ class Rollout:
     ) -> list[Group]:
         """``score`` of ``_generate``, where each group's rewards are computed while others are generated."""
         if self.scorer is None:
-            return self._generate(questions, begun, sampling, step, lambda i, group: on_group(group), drafts)
+            return self._generate(questions, starts, sampling, step, lambda i, group: on_group(group), drafts)
         order = []
 
         def generated(i: int, group: Group) -> None:
@@ -231,8 +247,8 @@ class Rollout:
             scoring.add(self._reward_requests(group))
             on_group(group)
 
-        with self.scorer.begin(sum(map(len, begun))) as scoring:
-            groups = self._generate(questions, begun, sampling, step, generated, drafts)
+        with self.scorer.begin(sum(map(len, starts))) as scoring:
+            groups = self._generate(questions, starts, sampling, step, generated, drafts)
             with self.clock("reward"):
                 results = iter(scoring.finish())
         own = {i: [next(results) for _ in groups[i].samples] for i in order}
@@ -241,7 +257,7 @@ class Rollout:
     def _generate(
         self,
         questions: Sequence[Question],
-        begun: Sequence[tuple[Sample, ...]],
+        starts: Sequence[Start],
         sampling: Sampling,
         step: int,
         on_group: Callable[[int, Group], None] = lambda i, group: None,
@@ -250,23 +266,43 @@ class Rollout:
     ) -> list[Group]:
         """Go on with all samples that are unfinished; ``on_group`` gets each group's index when it is done."""
         found: dict[int, GeneratedGroup] = {}
+        begun = {i: start for i, start in enumerate(starts) if not isinstance(start, ToVerify)}
+        stored = drafts or [()] * len(questions)
+        reads = self.reads and step != EVAL_STEP
+
+        def ask(i: int) -> GroupRequest:
+            requests = self._requests(questions[i], begun[i], sampling, step)
+            return GroupRequest(requests, len(questions[i].prompt_ids), stored[i], reads)
+
+        def verified(i: int, start: ToVerify, log_probs: list[tuple[float, ...]]) -> GroupRequest:
+            begun[i] = self._verified(questions[i], start, log_probs)
+            if len(begun) == len(starts):
+                phase.close()
+                phase.enter_context(self.clock("rollout"))
+            return ask(i)
+
         bar = tqdm(total=len(questions), desc="Generating", unit="group", delay=5, mininterval=5)
-        with self.clock("rollout"), bar, self.generator as generator:
+        with ExitStack() as phase, bar, self.generator as generator:
+            phase.enter_context(self.clock("rollout" if len(begun) == len(starts) else "verify"))
             requests = [
-                GroupRequest(self._requests(q, b, sampling, step), len(q.prompt_ids), d, self.reads and step != EVAL_STEP)
-                for q, b, d in zip(questions, begun, drafts or [()] * len(questions), strict=True)
+                VerifyRequest(
+                    [self._to_score(questions[i], path) for path in one.distinct], len(one), partial(verified, i, one)
+                )
+                if isinstance(one, ToVerify)
+                else ask(i)
+                for i, one in enumerate(starts)
             ]
             for i, generated in generator.generate(requests, enough):
                 self.counts.update(generated.counts)
                 found[i] = generated
                 bar.update()
                 on_group(i, Group(questions[i], go_on(begun[i], generated.samples)))
-        ordered = [found[i] for i in range(len(questions))]
-        limit, waiting = tail([group.longest for group in ordered], len(questions) if enough is None else enough)
+        limit, waiting = tail([found[i].longest for i in range(len(found))], len(questions) if enough is None else enough)
         groups = []
-        for question, samples, new, waits in zip(questions, begun, ordered, waiting, strict=True):
-            kept = [shortened(generated, limit) for generated in new.samples] if waits else new.samples
-            groups.append(Group(question, go_on(samples, kept), waits=waits, n_before=count(samples)))
+        for i, (question, waits) in enumerate(zip(questions, waiting, strict=True)):
+            new = found[i].samples
+            kept = [shortened(generated, limit) for generated in new] if waits else new
+            groups.append(Group(question, go_on(begun[i], kept), waits=waits, n_before=count(begun[i])))
         return groups
 
     def _requests(self, question: Question, begun: tuple[Sample, ...], sampling: Sampling, step: int) -> list[Request]:

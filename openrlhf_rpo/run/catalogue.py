@@ -64,8 +64,12 @@ CACHE = {
     "rpo/cache/update_off": Figure("share", "questions that kept their path: --rpo.update.epsilon off"),
 }
 TIMING = {
-    "timing/verify": Figure("seconds", "scoring stored paths with the current policy, for methods that need it"),
-    "timing/rollout": Figure("seconds", "generation"),
+    "timing/verify": Figure(
+        "seconds",
+        "until the current policy has scored all stored paths, for methods that need it; groups that are scored are "
+        "generated meanwhile",
+    ),
+    "timing/rollout": Figure("seconds", "generation, behind that"),
     "timing/reward": Figure("seconds", "waiting for rewards after generation"),
     "timing/log_probs": Figure("seconds", "forward passes before training, and building the batch"),
     "timing/train": Figure("seconds", "forward, backward and optimizer"),

@@ -13,6 +13,7 @@ from openrlhf_rpo.config import (
     RPOConfig,
     add_options,
     changeable,
+    limits_of,
     top_options,
 )
 from openrlhf_rpo.errors import OptionError
@@ -21,7 +22,6 @@ from openrlhf_rpo.upstream import nest
 
 REFUSED = {
     "init.source": ("paths.parquet",),  # without --rpo.init.mode import
-    "init.max_tries": (0,),
     "shaping.alpha": (-0.01, math.inf, math.nan),
     "shaping.min": (1.1, math.nan),
     "shaping.max": (0.4, math.nan),
@@ -111,6 +111,15 @@ def test_the_sample_log_has_room_or_is_off():
         config(log_samples=-1)
 
 
+def test_the_limits_of_an_engine_are_one_number_or_two():
+    assert limits_of("512") == {"max_num_seqs": 512}
+    assert limits_of("512,8192") == {"max_num_seqs": 512, "max_num_batched_tokens": 8192}
+    assert limits_of(None) == {}
+    for wrong in ("0", "512,256", "512,8192,9000", "-1", "many", "1.5", ""):
+        with pytest.raises(OptionError, match="^--rpo.engine_limits"):
+            config(engine_limits=wrong)
+
+
 def test_weights_are_one_for_each_reward():
     config(reward=RewardOptions(functions="math,format", weights="1,0.1"))
     with pytest.raises(OptionError, match="one weight for each"):
@@ -144,8 +153,8 @@ def test_there_are_at_most_forty_options():
 
 
 def test_a_value_is_of_the_type_of_its_default():
-    rpo = parsed("--rpo.init.max_tries", "9", "--rpo.shaping.alpha", "1", "--rpo.enable", "no", "--rpo.cut.max", "fixed:3")
-    assert (rpo.init.max_tries, rpo.shaping.alpha, rpo.enable, rpo.method.cut_max) == (9, 1.0, False, "fixed:3")
+    rpo = parsed("--rpo.log_samples", "9", "--rpo.shaping.alpha", "1", "--rpo.enable", "no", "--rpo.cut.max", "fixed:3")
+    assert (rpo.log_samples, rpo.shaping.alpha, rpo.enable, rpo.method.cut_max) == (9, 1.0, False, "fixed:3")
     assert isinstance(rpo.shaping.alpha, float)
 
 
@@ -167,7 +176,7 @@ def test_a_choice_that_is_not_listed_is_refused(action, capsys):
     assert action.option_strings[0] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("--rpo.enable", "maybe"), ("--rpo.init.max_tries", "two"), ("--rpo.replay.share", "x")])
+@pytest.mark.parametrize("words", [("--rpo.enable", "maybe"), ("--rpo.log_samples", "two"), ("--rpo.replay.share", "x")])
 def test_a_value_of_the_wrong_type_is_refused(words, capsys):
     with pytest.raises(SystemExit):
         parser().parse_args(words)

@@ -30,7 +30,6 @@ class Paper(Method):
 
     sets: ClassVar[Mapping[str, object]] = {
         "rpo.init.mode": "bulk",
-        "rpo.init.max_tries": 1,
         "rpo.shaping.alpha": 0.01,
         "rpo.shaping.min": 0.5,
         "rpo.shaping.max": 1.0,

@@ -45,8 +45,8 @@ class Engine:
         return False
 
 
-def started_with(drafts, tensor_parallel_size, sleep):
-    rpo = SimpleNamespace(drafts=SimpleNamespace(mode=drafts, tokens=4), tail=1.0)
+def started_with(drafts, tensor_parallel_size, sleep, limits):
+    rpo = SimpleNamespace(drafts=SimpleNamespace(mode=drafts, tokens=4), tail=1.0, engine_limits=limits)
     cls = engine_for(rpo, "bf16").__ray_metadata__.modified_class
     upstream = {  # openrlhf.trainer.ray.vllm_engine.create_vllm_engines, 0.11.2
         "model": model,
@@ -105,12 +105,14 @@ H100 = {
     [
         ({}, {}),
         ({"tensor_parallel_size": 2, "sleep": False}, {"executor": "ray", "sleeps": False}),
+        ({"limits": "256"}, {"sequences": 256}),
+        ({"limits": "256,4096"}, {"sequences": 256, "tokens": 4096}),
         ({"drafts": "auto"}, {"second_runner": False, "speculation": ["custom_class", 4]}),
     ],
-    ids=["as it is", "two GPUs", "drafts"],
+    ids=["as it is", "two GPUs", "sequences", "sequences and tokens", "drafts"],
 )
 def test_on_h100s_vllm_is_started_with(changes, expected):
-    asked = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True} | changes
+    asked = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True, "limits": None} | changes
     words = [sys.executable, "-c", PROGRAM, json.dumps([str(model_dir("main")), asked])]
     environment = os.environ | {"OPENRLHF_RPO_DEVICE": "cuda", "RAY_ADDRESS": "none", "CUDA_VISIBLE_DEVICES": "0,1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""When the engines are told to stop, with engines that finish in a given order."""
+"""What engines are asked, and when they are told to stop, with engines that answer in a given order."""
 
 import math
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_rpo.rollout import generation
 from openrlhf_rpo.rollout.generation import Generator
-from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup
+from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, ScoreRequest, VerifyRequest
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def stops(monkeypatch):
         monkeypatch.setattr(generation.ray, "get", lambda refs: refs)
         made = Generator([engine], sleeping=False)
         groups = [GeneratedGroup([Generated((1,) * n, (0.0,) * n, "stop")]) for n in lengths]
-        monkeypatch.setattr(made, "_spread", lambda asked, call: iter(enumerate(groups)))
+        monkeypatch.setattr(made, "_finished", lambda asked: iter(enumerate(groups)))
         assert [i for i, _ in made.generate([[]] * len(lengths), enough)] == list(range(len(lengths)))
         return told
 
@@ -58,3 +58,37 @@ def test_as_long_as_not_enough_are_done_nothing_stops(stops):
 
 def test_without_a_tail_nothing_is_said(stops):
     assert stops([5, 9], None) == []
+
+
+class Engine:
+    """Says who was asked what; the answer is the question."""
+
+    def __init__(self, name, asked):
+        self.name, self.asked = name, asked
+        self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: 0)
+        self.score_group = SimpleNamespace(remote=lambda paths: self.ask("score", paths))
+        self.generate_group = SimpleNamespace(remote=lambda group: self.ask("generate", group))
+
+    def ask(self, what, about):
+        self.asked.append((self.name, what, about))
+        return self.name, what, len(self.asked)
+
+
+def test_the_engine_that_scores_a_group_generates_it_and_no_other_group_waits(monkeypatch):
+    asked = []
+    engines = [Engine("a", asked), Engine("b", asked)]
+    answers = {"score": [(-0.5, -0.25)], "generate": "samples"}
+    monkeypatch.setattr(generation.ray, "get", lambda ref: ref if isinstance(ref, list) else answers[ref[1]])
+    monkeypatch.setattr(generation.ray, "wait", lambda refs, num_returns: ([refs[-1]], refs[:-1]))  # the newest first
+    plain, then = GroupRequest([None] * 2, 3), GroupRequest([None] * 2, 5)
+    begun = []
+
+    def begin(log_probs):
+        begun.append(log_probs)
+        return then
+
+    paths = [ScoreRequest((1, 2, 3), 2)]
+    verified = VerifyRequest(paths, 2, begin)
+    assert list(Generator(engines, False).generate([plain, verified])) == [(1, "samples"), (0, "samples")]
+    assert asked == [("a", "generate", plain), ("b", "score", paths), ("b", "generate", then)]
+    assert begun == [[(-0.5, -0.25)]]

@@ -10,7 +10,7 @@ from lab.testbed import model_dir
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.launch import cluster, options
-from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup
+from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, VerifyRequest
 from openrlhf_rpo.rollout.reward_call import RewardResult
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import Scorer
@@ -32,7 +32,7 @@ class Engines:
     """Answers every request with two tokens and the end, the last group first."""
 
     def __init__(self):
-        self.groups = []
+        self.groups, self.drafts = [], []
 
     def __enter__(self):
         return self
@@ -41,16 +41,19 @@ class Engines:
         pass
 
     def generate(self, groups, enough=None) -> Iterator:
+        groups = [self.scored(group) if isinstance(group, VerifyRequest) else group for group in groups]
         self.asked, self.groups = groups, [group.samples for group in groups]
         for i in reversed(range(len(groups))):
             tokens = [(7, 8 + j % 2, END) for j in range(len(groups[i]))]
             yield i, GeneratedGroup([Generated(ids, (-1.0, -2.0, -3.0), "stop") for ids in tokens], COUNTS)
 
-    def score(self, groups) -> Iterator:
+    def scored(self, group) -> GroupRequest:
+        self.drafts.append(group.paths)
+        return group.begin([self.score(path) for path in group.paths])
+
+    def score(self, path) -> tuple[float, ...]:
         """The policy of now is sure of the first ten tokens of a path, and has forgotten the eleventh."""
-        self.drafts = groups
-        for i in reversed(range(len(groups))):
-            yield i, [(-0.01,) * 10 + (-1000.0,) * (draft.n_tokens - 10) for draft in groups[i]]
+        return (-0.01,) * 10 + (-1000.0,) * (path.n_tokens - 10)
 
 
 class Rewards:
@@ -256,7 +259,7 @@ def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(r
 
 def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(rollout):
     made = rollout(rpo__method="verify", rollout__top_p=1, data__max_len=27)  # 7 of the prompt, 20 of the path
-    made.generator.score = lambda groups: iter([(0, [(-0.01,) * draft.n_tokens for draft in groups[0]])])
+    made.generator.score = lambda path: (-0.01,) * path.n_tokens
     [group] = made.roll_out(ASKED[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {19}
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
@@ -269,7 +272,7 @@ def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_
     cache.commit_step(StepRecord(2, 0, 2, {}), [CacheDecision(cut_off, visit)])
     for changes in ({"rollout__max_new_tokens": 20}, {"data__max_len": 27}):
         made = rollout(rpo__method="verify", rollout__top_p=1, **changes)
-        made.generator.score = lambda groups: iter([(0, [(-0.01,) * 19 + (-9.0,) * (d.n_tokens - 19) for d in groups[0]])])
+        made.generator.score = lambda path: (-0.01,) * 19 + (-9.0,) * (path.n_tokens - 19)
         [group] = made.roll_out(ASKED[:1], 3)
         assert {len(s.prefix) for s in group.samples} == {19}
         assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
