@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,8 @@ from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import UsageError, UserError
 from openrlhf_rpo.launch.doctor import memory
 from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
-from openrlhf_rpo.launch.doctor.machine import device_memory, disk, host_memory
+from openrlhf_rpo.launch.doctor.machine import device_memory, device_name, disk, host_memory
+from openrlhf_rpo.launch.doctor.plan import a_step
 from openrlhf_rpo.launch.former import translated
 from openrlhf_rpo.launch.preflight import check_import, check_labels, check_reward, load_data, load_tokenizer
 from openrlhf_rpo.launch.resume import check_options, check_steps
@@ -54,6 +56,8 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         return
     steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
     yield Finding(PASS, "data", f"{said}, {len(held_out):,} held out; about {steps:,} steps or more")
+    if device == "cuda":
+        yield a_step(shape, args, config, fmean(len(q.prompt_ids) for q in questions), device_name())
     for warning in filter(None, (unparsable, *warnings)):
         yield Finding(WARN, "data", warning)
     yield from template(args, tokenizer, questions[0])

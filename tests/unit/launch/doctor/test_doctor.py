@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.testbed import model_dir, write_dataset
+from openrlhf_rpo import platform
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.cli.train_rpo_ray import main as train
@@ -73,6 +74,22 @@ def test_what_checks_drafts_is_said_and_that_no_gpu_has_run_them(doctor):
     assert "up to 6 tokens" in (said := found(doctor(rpo__drafts="auto", rpo__drafts__tokens=6), "drafts", PASS))
     assert "issue 55005" in said
     assert training.drafts(4, "cuda").level == WARN
+
+
+def test_seconds_of_a_step_are_said_for_gpus(doctor, monkeypatch):
+    monkeypatch.setenv(platform.DEVICE_ENV, "cpu")  # set back behind the test
+    assert not found(doctor(), "seconds of a step", PASS)
+    changes = {"rpo__device": "cuda", "rpo__method": "verify", "vllm__num_engines": 2, "actor__num_gpus_per_node": 4}
+    said = found(doctor(**changes), "seconds of a step", PASS)
+    assert "on 6 H100" in said and "with every answer from its first token: " in said
+    ours, plain = (int(n) for n in re.findall(r"([0-9]+) new tokens a sample", said.replace(",", "")))
+    assert ours < plain
+    drafted = found(doctor(**changes, rpo__drafts="auto"), "seconds of a step", PASS)
+
+    def rollout(said):
+        return float(re.findall(r"this command: .*rollout ([0-9.]+)", said)[0])
+
+    assert rollout(drafted) < rollout(said)
 
 
 def test_a_good_command_passes_and_nothing_is_written(doctor, usual):
