@@ -20,7 +20,7 @@ from openrlhf_rpo.algo.methods import Off
 from openrlhf_rpo.algo.methods.decide import decide
 from openrlhf_rpo.algo.variance import has_signal, is_starved
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.config import LARGE_CACHE, VERSIONS_OF_A_LARGE_CACHE, RPOConfig
+from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.exchange.sources import import_source
 from openrlhf_rpo.rollout.experience import to_experiences
@@ -30,9 +30,10 @@ from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, 
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import make_scorer
 from openrlhf_rpo.rollout.selection import Selection
-from openrlhf_rpo.run.checkpoints import Checkpoints, step_of
+from openrlhf_rpo.run.checkpoints import Checkpoints
 from openrlhf_rpo.run.files import cache_url, fingerprints, model_place
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
+from openrlhf_rpo.run.publishing import Publisher
 from openrlhf_rpo.run.samples import SampleLog
 from openrlhf_rpo.run.steering import steering_options
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker, in_sample_order
@@ -104,6 +105,7 @@ class _RPOTrainer(BasePPOTrainer):
         )
         self.clock = self.rollout.clock
         self.checkpoints = Checkpoints.of_run(args)
+        self.publisher = Publisher(self.checkpoints, self.cache, self.config.cache.keep_versions)
         self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
         self.totals: dict[str, float] = {}
         if self.wandb_logger:  # upstream plots evaluations over an epoch that is never logged, so all at 0
@@ -129,6 +131,11 @@ class _RPOTrainer(BasePPOTrainer):
     # ── The loop ──
 
     def fit(self) -> None:
+        with self.publisher:
+            self.take_steps()
+        self.close()
+
+    def take_steps(self) -> None:
         self.check_shared_folder()
         step = self.resume()
         self.initialize_cache()
@@ -150,7 +157,6 @@ class _RPOTrainer(BasePPOTrainer):
             self.checkpoint(step, status)
         if step % self.args.eval.steps != 0:
             self.evaluate(step)
-        self.close()
 
     def check_shared_folder(self) -> None:
         """Raise Failed unless every node sees --ckpt.path.
@@ -325,9 +331,10 @@ class _RPOTrainer(BasePPOTrainer):
         shown = "  ".join(f"{k.removeprefix('eval_')} {v:.3f}" for k, v in logs.items() if "pass" in k)
         print(f"evaluation at step {step}: {shown}  ({logs['eval_seconds']:.1f} s)", flush=True)
         if step:
+            self.publisher.wait()
             with self.checkpoints.staging_cleared_on_error():
                 self.save_best_checkpoint(logs, step, self.client_states(step))
-            self.publish(f"best_global_step{step}")
+            self.publisher.begin(f"best_global_step{step}")
         return logs
 
     def client_states(self, step: int) -> dict[str, Any]:
@@ -344,30 +351,16 @@ class _RPOTrainer(BasePPOTrainer):
 
     def checkpoint(self, step: int, status: dict[str, Any]) -> None:
         """Write upstream's logs and, every --ckpt.save_steps, a checkpoint with a copy of the cache."""
+        saves = step % self.args.ckpt.save_steps == 0
+        if saves:
+            self.publisher.wait()
         with self.checkpoints.staging_cleared_on_error():
             self.save_logs_and_checkpoints(step, status, self.client_states(step))
-        written = self.publish(f"global_step{step}")
-        if step % self.args.ckpt.save_steps == 0 and not written and not self.args.ckpt.disable_ds:
+        if saves and not self.publisher.begin(f"global_step{step}") and not self.args.ckpt.disable_ds:
             raise Failed(
                 f"the checkpoint of step {step} cannot be seen on the driver's node any more: is the file system of "
                 f"--ckpt.path {self.args.ckpt.path} still there?"
             )
-
-    def publish(self, tag: str) -> bool:
-        """Publish what the training actors wrote as checkpoint ``tag``; False if they wrote nothing."""
-        written = self.checkpoints.publish(tag, self.cache.copy_to)
-        if written:
-            print(f"Checkpoint {tag} is complete", flush=True)
-            self.prune_cache(step_of(tag))
-        return written
-
-    def prune_cache(self, step: int) -> None:
-        """Delete replaced paths (``--rpo.cache.keep_versions``), except those that a checkpoint may roll back to."""
-        keep = self.config.cache.keep_versions
-        if keep is None and self.cache.size() > LARGE_CACHE:
-            keep = VERSIONS_OF_A_LARGE_CACHE
-        if keep is not None:
-            self.cache.prune(min(step - keep, self.checkpoints.oldest_step()))
 
     def close(self) -> None:
         if self.rollout.scorer is not None:

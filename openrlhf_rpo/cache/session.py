@@ -5,7 +5,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from sqlalchemy import URL, Connection, Engine, func, insert, inspect, make_url, select
+from sqlalchemy import URL, Connection, Engine, func, insert, inspect, literal, make_url, select
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache import sqlite
@@ -17,6 +17,39 @@ from openrlhf_rpo.cache.postgres import AdvisoryLock, postgres_engine
 from openrlhf_rpo.credentials import is_plain_postgres
 
 SQLITE = "sqlite:///"
+
+
+class Snapshot:
+    """A database as it was at a moment. Holds a transaction until it is closed, at the end of a ``with``."""
+
+    def __init__(self, engine: Engine, where: str) -> None:
+        self.where = where
+        with readable_errors(where):
+            self._connection = engine.connect()
+            self._connection.execute(select(literal(1)).select_from(Base.metadata.tables["runs"]).limit(1))  # it begins here
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._connection.close()
+
+    def copy_to(self, path: str) -> None:
+        """Write it at ``path`` as one SQLite file, atomically and synced to disk. Raises ``CacheError``."""
+        target = pathlib.Path(path)
+        if self._connection.dialect.name == "sqlite":
+            sqlite.backup(self._connection, target)
+            return
+        with sqlite.replacing(target) as temporary:
+            copy = sqlite.sqlite_engine(temporary)
+            try:
+                with readable_errors(str(target)), copy.begin() as connection:
+                    upgrade(connection, str(target))
+                    with readable_errors(self.where):
+                        _copy_rows(self._connection, connection)
+            finally:
+                copy.dispose()
+            sqlite.make_one_file(temporary)
 
 
 class Database:
@@ -77,23 +110,10 @@ class Database:
                 self._lock.need_held()
             yield session
 
-    def copy_to(self, path: str) -> None:
-        """Write a consistent copy at ``path`` as one SQLite file, atomically and synced to disk."""
+    def snapshot(self) -> "Snapshot":
+        """The database as it is now, to be copied by any thread while others write. Raises ``CacheError``."""
         self._need_open()
-        target = pathlib.Path(path)
-        if self.engine.dialect.name == "sqlite":
-            sqlite.backup(self.engine, target)
-            return
-        with sqlite.replacing(target) as temporary:
-            copy = sqlite.sqlite_engine(temporary)
-            try:
-                with readable_errors(str(target)), copy.begin() as connection:
-                    upgrade(connection, str(target))
-                    with readable_errors(self.where), self.engine.connect() as source:
-                        _copy_rows(source, connection)
-            finally:
-                copy.dispose()
-            sqlite.make_one_file(temporary)
+        return Snapshot(self.engine, self.where)
 
     def structure_damages(self, session: Session) -> list[str]:
         """The problems that SQLite finds in its file; empty for PostgreSQL, which checks its own."""

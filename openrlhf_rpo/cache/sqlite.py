@@ -148,11 +148,11 @@ def structure_damages(connection: Connection) -> list[str]:
     return [] if findings == ["ok"] else [str(finding) for finding in findings]
 
 
-def backup(engine: Engine, target: pathlib.Path) -> None:
-    """Write a consistent copy at ``target`` as one file, atomically and synced to disk."""
+def backup(source: Connection, target: pathlib.Path) -> None:
+    """Write what ``source`` reads in its transaction at ``target`` as one file, atomically and synced to disk."""
     with replacing(target) as temporary, readable_errors(str(target)):
-        with contextlib.closing(engine.raw_connection()) as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
-            cast(sqlite3.Connection, source.driver_connection).backup(copy)
+        with contextlib.closing(sqlite3.connect(temporary)) as copy:
+            cast(sqlite3.Connection, source.connection.driver_connection).backup(copy)
         make_one_file(temporary)
 
 

@@ -35,7 +35,7 @@ from openrlhf_rpo.cache.rows import (
     storable,
     unfinished_values,
 )
-from openrlhf_rpo.cache.session import Database, is_missing, restore_database
+from openrlhf_rpo.cache.session import Database, Snapshot, is_missing, restore_database
 from openrlhf_rpo.types import CacheDecision, Group, Path, Question, StepRecord
 
 
@@ -86,9 +86,14 @@ class PathCache(CacheHistory):
     restore = staticmethod(restore_database)
     """Restore a missing database (second argument: its URL) from a copy made by ``copy_to``, atomically."""
 
+    def snapshot(self) -> Snapshot:
+        """The cache as it is now, to be copied by any thread while steps are committed."""
+        return self._database.snapshot()
+
     def copy_to(self, path: str) -> None:
         """Write a consistent copy at ``path`` as one SQLite file, atomically and synced to disk."""
-        self._database.copy_to(path)
+        with self.snapshot() as snapshot:
+            snapshot.copy_to(path)
 
     def close(self) -> None:
         """Close the database; a second call does nothing."""

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_rpo.config import LARGE_CACHE, CacheOptions
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.trainer import _FINITE, _RPOTrainer, need_finite
 
@@ -17,27 +16,6 @@ def test_the_learning_rate_schedule_is_as_long_as_the_run(max_steps, batch, epoc
         train=SimpleNamespace(batch_size=batch, max_epochs=epochs),
     )
     assert _RPOTrainer.get_max_steps(SimpleNamespace(max_steps=max_steps, args=args)) == updates
-
-
-@pytest.mark.parametrize(
-    ("option", "size", "oldest_checkpoint", "kept_from"),
-    [
-        (None, LARGE_CACHE, 90, None),
-        (None, LARGE_CACHE + 1, 99, 90),
-        (None, LARGE_CACHE + 1, 40, 40),  # its checkpoint may roll back to it
-        (3, 0, 99, 97),
-        (500, LARGE_CACHE + 1, 99, -400),
-    ],
-)
-def test_a_large_cache_keeps_the_last_versions_and_what_checkpoints_need(option, size, oldest_checkpoint, kept_from):
-    pruned = []
-    trainer = SimpleNamespace(
-        config=SimpleNamespace(cache=CacheOptions(keep_versions=option)),
-        cache=SimpleNamespace(size=lambda: size, prune=pruned.append),
-        checkpoints=SimpleNamespace(oldest_step=lambda: oldest_checkpoint),
-    )
-    _RPOTrainer.prune_cache(trainer, 100)
-    assert pruned == ([] if kept_from is None else [kept_from])
 
 
 @pytest.mark.parametrize("name", _FINITE)

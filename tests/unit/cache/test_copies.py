@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -45,6 +46,19 @@ def test_a_copy_holds_the_cache_of_its_moment(cache, commit, copy, reopen, url) 
         assert restored.initialised and restored.latest_step == 1
         assert (restored.paths(["q", "r"]), restored.visits(["q"]), restored.records()) == expected
         commit(restored, 2, {"q": (7,)})
+
+
+def test_a_snapshot_is_of_its_moment_whichever_thread_copies_it_and_whatever_is_committed(cache, commit, copy) -> None:
+    commit(cache, 1, {"q": (1, 9)})
+    expected = list(cache.iter_paths(1))
+    with cache.snapshot() as snapshot:
+        commit(cache, 2, {"q": (7,)})
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(snapshot.copy_to, copy).result()
+        commit(cache, 3, {"q": (8,)})
+    assert cache.latest_step == 3
+    with PathCache.open_to_read(f"sqlite:///{copy}") as copied:
+        assert copied.latest_step == 1 and list(copied.iter_paths(1)) == expected
 
 
 def test_a_copy_is_one_file_that_replaces_an_older_one(cache, commit, copy) -> None:

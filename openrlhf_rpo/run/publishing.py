@@ -1,0 +1,64 @@
+"""Checkpoints completed while training goes on: the copy of the cache, and moving everything into place.
+
+The copy is of the cache as it was when the training actors had written the checkpoint, whatever is committed meanwhile. What
+fails in the background ends the run at the next checkpoint or at its end. A run that is killed meanwhile resumes from the
+checkpoint before.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from openrlhf_rpo.cache.session import Snapshot
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.config import LARGE_CACHE, VERSIONS_OF_A_LARGE_CACHE
+from openrlhf_rpo.run.checkpoints import Checkpoints, step_of
+
+
+class Publisher:
+    """Publishes one checkpoint at a time, in a thread. ``keep_versions``: of ``--rpo.cache``.
+
+    As a context it waits for the last one; an error inside goes before one of its own.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, cache: PathCache, keep_versions: int | None) -> None:
+        self.checkpoints = checkpoints
+        self.cache = cache
+        self.keep_versions = keep_versions
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: tuple[str, Future[None]] | None = None
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._thread.shutdown()
+        if error is None:
+            self.wait()
+
+    def begin(self, tag: str) -> bool:
+        """Publish what the training actors wrote as checkpoint ``tag``; False if they wrote nothing."""
+        self.wait()
+        if not self.checkpoints.staging.is_dir():
+            return False
+        self._pending = tag, self._thread.submit(self._publish, tag, self.cache.snapshot())
+        return True
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that was begun, before another is written. Raises what ended it."""
+        if self._pending is None:
+            return
+        (tag, published), self._pending = self._pending, None
+        published.result()
+        self._prune(step_of(tag))
+
+    def _publish(self, tag: str, snapshot: Snapshot) -> None:
+        with snapshot:
+            self.checkpoints.publish(tag, snapshot.copy_to)
+        print(f"Checkpoint {tag} is complete", flush=True)
+
+    def _prune(self, step: int) -> None:
+        """Delete replaced paths (``--rpo.cache.keep_versions``), except those that a checkpoint may roll back to."""
+        keep = self.keep_versions
+        if keep is None and self.cache.size() > LARGE_CACHE:
+            keep = VERSIONS_OF_A_LARGE_CACHE
+        if keep is not None:
+            self.cache.prune(min(step - keep, self.checkpoints.oldest_step()))

@@ -1,0 +1,133 @@
+"""Checkpoints that are completed while training goes on, with a real cache."""
+
+import json
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_rpo.cache.errors import CacheUnwritable
+from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.config import LARGE_CACHE
+from openrlhf_rpo.run.checkpoints import CACHE_FILE, Checkpoints
+from openrlhf_rpo.run.publishing import Publisher
+from openrlhf_rpo.types import StepRecord
+from openrlhf_rpo.upstream import STAGING
+
+
+@pytest.fixture
+def cache(tmp_path):
+    with PathCache.open(f"sqlite:///{tmp_path}/rpo_cache.db", {}) as opened:
+        opened.mark_initialised()
+        yield opened
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return Checkpoints(str(tmp_path), 3, float("inf"))
+
+
+def stage(checkpoints, tag):
+    folder = checkpoints.path / STAGING / "_actor" / tag
+    folder.mkdir(parents=True)
+    (folder / "weights.pt").write_text(tag)
+    (folder / "metric.json").write_text(json.dumps({"metric_value": None}))
+
+
+def commit(cache, step):
+    cache.commit_step(StepRecord(step, 0, step, {}), [])
+
+
+def step_in(checkpoints, tag):
+    with PathCache.open_to_read(f"sqlite:///{checkpoints.path}/_actor/{tag}/{CACHE_FILE}") as copy:
+        return copy.latest_step
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """While its event is not set, no checkpoint is published."""
+    go, publish = threading.Event(), Checkpoints.publish
+    monkeypatch.setattr(Checkpoints, "publish", lambda *args: go.wait(30) and publish(*args))
+    return go
+
+
+def test_steps_go_on_meanwhile_and_the_copy_is_of_the_checkpoint_s_step(cache, checkpoints, held, capsys):
+    with Publisher(checkpoints, cache, None) as publisher:
+        commit(cache, 1)
+        stage(checkpoints, "global_step1")
+        assert publisher.begin("global_step1")
+        commit(cache, 2)
+        assert checkpoints.latest() is None  # it appears when it is complete
+        held.set()
+        publisher.wait()
+        assert checkpoints.latest() == "global_step1" and step_in(checkpoints, "global_step1") == 1
+        commit(cache, 3)
+    assert "Checkpoint global_step1 is complete" in capsys.readouterr().out
+
+
+def test_the_end_waits_for_the_last_one(cache, checkpoints, held):
+    threading.Timer(0.2, held.set).start()
+    with Publisher(checkpoints, cache, None) as publisher:
+        stage(checkpoints, "global_step1")
+        assert publisher.begin("global_step1")
+    assert checkpoints.latest() == "global_step1"
+
+
+def test_one_after_the_other(cache, checkpoints, held):
+    with Publisher(checkpoints, cache, None) as publisher:
+        for step in (1, 2):
+            commit(cache, step)
+            publisher.wait()
+            stage(checkpoints, f"global_step{step}")
+            assert publisher.begin(f"global_step{step}")
+            threading.Timer(0.2, held.set).start()
+    assert [step_in(checkpoints, f"global_step{step}") for step in (1, 2)] == [1, 2]
+
+
+def test_nothing_is_published_when_nothing_was_written(cache, checkpoints):
+    with Publisher(checkpoints, cache, None) as publisher:
+        assert not publisher.begin("global_step1")
+    assert checkpoints.latest() is None
+
+
+def test_what_fails_meanwhile_ends_the_run_with_its_own_message_and_leaves_nothing(cache, checkpoints, monkeypatch):
+    def no_space(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    publisher = Publisher(checkpoints, cache, None)
+    stage(checkpoints, "global_step1")
+    monkeypatch.setattr(os, "fsync", no_space)
+    assert publisher.begin("global_step1")
+    with pytest.raises(CacheUnwritable, match="No space left"):
+        publisher.wait()
+    monkeypatch.undo()
+    assert checkpoints.latest() is None and not checkpoints.staging.exists()
+    publisher.wait()  # it was said
+    commit(cache, 1)  # nothing is held
+
+
+def test_an_error_of_the_run_comes_first_and_what_was_begun_is_completed(cache, checkpoints, held):
+    threading.Timer(0.2, held.set).start()
+    with pytest.raises(ZeroDivisionError), Publisher(checkpoints, cache, None) as publisher:
+        stage(checkpoints, "global_step1")
+        publisher.begin("global_step1")
+        1 / 0  # noqa: B018
+    assert checkpoints.latest() == "global_step1"
+
+
+@pytest.mark.parametrize(
+    ("option", "size", "oldest_checkpoint", "kept_from"),
+    [
+        (None, LARGE_CACHE, 90, None),
+        (None, LARGE_CACHE + 1, 99, 90),
+        (None, LARGE_CACHE + 1, 40, 40),  # its checkpoint may roll back to it
+        (3, 0, 99, 97),
+        (500, LARGE_CACHE + 1, 99, -400),
+    ],
+)
+def test_a_large_cache_keeps_the_last_versions_and_what_checkpoints_need(option, size, oldest_checkpoint, kept_from):
+    pruned = []
+    cache = SimpleNamespace(size=lambda: size, prune=pruned.append)
+    Publisher(SimpleNamespace(oldest_step=lambda: oldest_checkpoint), cache, option)._prune(100)
+    assert pruned == ([] if kept_from is None else [kept_from])
