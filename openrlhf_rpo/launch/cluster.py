@@ -240,6 +240,8 @@ def _adapt_options_to_cpu(args: SimpleNamespace) -> None:
         raise UsageError("--ds.ring_attn_size and --ds.tensor_parallel_size need a GPU: leave them out on a CPU host")
     if args.vllm.tensor_parallel_size > 1 or args.vllm.enable_sleep:
         raise UsageError("--vllm.tensor_parallel_size > 1 and --vllm.enable_sleep need a GPU: leave them out")
+    if args.ds.param_dtype == "fp16":
+        raise UsageError("--ds.param_dtype fp16 needs a GPU: leave it out, or use bf16")
     # On the many CPUs without bfloat16 instructions, a bfloat16 matrix product takes 13 times as long as in float32.
     if args.ds.param_dtype == "auto" or not args.rpo.enable:
         args.ds.param_dtype = FLOAT32

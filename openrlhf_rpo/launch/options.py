@@ -215,9 +215,13 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         _need(steps != 0, f"--{flag} {steps}: every how many steps, 1 or more, or -1 for never")
     _check_penalties(args)
     _need(
-        args.ds.param_dtype != "fp16" and not args.ds.load_in_4bit,
-        "weights of --ds.param_dtype fp16 or --ds.load_in_4bit cannot be sent to vLLM's engines, which hold bfloat16 "
-        "weights: leave it out",
+        not args.ds.load_in_4bit,
+        "weights of --ds.load_in_4bit cannot be sent to vLLM's engines, which hold weights of 16 bits: leave it out",
+    )
+    _need(
+        rpo.enable or args.ds.param_dtype != "fp16",
+        "--ds.param_dtype fp16 needs RPO: with --rpo.enable false OpenRLHF's engines hold bfloat16 weights. For plain "
+        "sampling use --rpo.method off",
     )
     _check_lora(args, rpo)
     _check_colocation(args)

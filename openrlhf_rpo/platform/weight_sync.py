@@ -76,7 +76,7 @@ def patch_engine(module: Any) -> None:
     start = engine.__init__
 
     async def on_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
-        dtype = getattr(self, "dtype_on_cpu", "float32")
+        dtype = getattr(self, "dtype", None) or "float32"
         kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32, "dtype": dtype}
         # Chunked prefill rewinds the request's seeded generator, which a CPU generator does not support.
         tokens = getattr(self, "limits", {}).get("max_num_batched_tokens", 8192)

@@ -16,11 +16,14 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils import random_uuid
 
 from openrlhf_rpo.config import limits_of
+from openrlhf_rpo.platform.cpu import FLOAT32
 from openrlhf_rpo.rollout.drafts.speculation import GROUP, allow_logit_bias, forget, remember, speculative_config
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, Request, ScoreRequest, rounding
 from openrlhf_rpo.types import Rejected
 from openrlhf_rpo.upstream import RolloutRayActor
 
+DTYPES = {FLOAT32: "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""``--ds.param_dtype`` -> vLLM's ``dtype``."""
 STREAMED = 16
 """Tokens between two looks at a sample that may have to stop. Each look costs as much time as a token."""
 
@@ -53,8 +56,8 @@ class _RPOEngine(RolloutRayActor):
     """vLLM's ``speculative_config``; None: the engine takes no drafts."""
     stops: ClassVar[bool] = False
     """Whether samples may be stopped on their way."""
-    dtype_on_cpu: ClassVar[str] = "float32"
-    """vLLM's ``dtype``; on a GPU it is upstream's, bfloat16."""
+    dtype: ClassVar[str | None] = None
+    """vLLM's ``dtype``, that of the trainer's weights; None: bfloat16 as upstream's, float32 on a CPU."""
     limits: ClassVar[Mapping[str, int]] = {}
     """vLLM's arguments of ``--rpo.engine_limits``."""
     most: float = math.inf
@@ -63,6 +66,8 @@ class _RPOEngine(RolloutRayActor):
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.longest = kwargs["max_model_len"]
         kwargs = offline_limits(kwargs["max_model_len"], kwargs["tensor_parallel_size"]) | dict(self.limits) | kwargs
+        if self.dtype:
+            kwargs["dtype"] = self.dtype
         if self.speculation:
             kwargs["speculative_config"] = self.speculation
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours
@@ -173,5 +178,5 @@ def engine_for(rpo: Any, param_dtype: str) -> Any:
     drafts = rpo.drafts
     speculation = None if drafts.mode == "off" else speculative_config(drafts.tokens, thrifty=drafts.mode == "auto")
     own = {"speculation": speculation, "stops": rpo.tail < 1, "limits": limits_of(rpo.engine_limits)}
-    own["dtype_on_cpu"] = "bfloat16" if param_dtype == "bf16" else "float32"
+    own["dtype"] = DTYPES[param_dtype]
     return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), own))

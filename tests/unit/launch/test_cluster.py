@@ -340,6 +340,7 @@ def test_an_attention_chosen_by_hand_stays(parse):
         {"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 2},
         {"vllm__tensor_parallel_size": 2},
         {"vllm__enable_sleep": True, "train__colocate_all": True},
+        {"ds__param_dtype": "fp16"},
     ],
 )
 def test_what_has_no_cpu_form_is_refused(parse, changes):

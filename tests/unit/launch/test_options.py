@@ -242,10 +242,12 @@ def test_every_process_gets_as_many_samples_as_the_others(parse):
     parse(**changes | {"rollout__micro_batch_size": 8}, rpo__shared_prefix="off")
 
 
-@pytest.mark.parametrize("changes", [{"ds__param_dtype": "fp16"}, {"ds__load_in_4bit": True}])
-def test_weights_that_the_engines_do_not_hold_are_refused(parse, changes):
+def test_weights_that_the_engines_do_not_hold_are_refused(parse):
     with pytest.raises(UsageError, match="cannot be sent to vLLM's engines"):
-        parse(**changes)
+        parse(ds__load_in_4bit=True)
+    with pytest.raises(UsageError, match="--ds.param_dtype fp16 needs RPO"):
+        parse(ds__param_dtype="fp16", rpo__enable="false", rpo__reward__functions=None, reward__remote_url="r.py")
+    parse(ds__param_dtype="fp16")
 
 
 # ── Where rewards come from ──

@@ -45,9 +45,9 @@ class Engine:
         return False
 
 
-def started_with(drafts, tensor_parallel_size, sleep, limits):
+def started_with(drafts, tensor_parallel_size, sleep, limits, weights):
     rpo = SimpleNamespace(drafts=SimpleNamespace(mode=drafts, tokens=4), tail=1.0, engine_limits=limits)
-    cls = engine_for(rpo, "bf16").__ray_metadata__.modified_class
+    cls = engine_for(rpo, weights).__ray_metadata__.modified_class
     upstream = {  # openrlhf.trainer.ray.vllm_engine.create_vllm_engines, 0.11.2
         "model": model,
         "enforce_eager": False,
@@ -105,14 +105,15 @@ H100 = {
     [
         ({}, {}),
         ({"tensor_parallel_size": 2, "sleep": False}, {"executor": "ray", "sleeps": False}),
+        ({"weights": "fp16"}, {"dtype": "torch.float16"}),
         ({"limits": "256"}, {"sequences": 256}),
         ({"limits": "256,4096"}, {"sequences": 256, "tokens": 4096}),
         ({"drafts": "auto"}, {"second_runner": False, "speculation": ["custom_class", 4]}),
     ],
-    ids=["as it is", "two GPUs", "sequences", "sequences and tokens", "drafts"],
+    ids=["as it is", "two GPUs", "fp16", "sequences", "sequences and tokens", "drafts"],
 )
 def test_on_h100s_vllm_is_started_with(changes, expected):
-    asked = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True, "limits": None} | changes
+    asked = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True, "limits": None, "weights": "bf16"} | changes
     words = [sys.executable, "-c", PROGRAM, json.dumps([str(model_dir("main")), asked])]
     environment = os.environ | {"OPENRLHF_RPO_DEVICE": "cuda", "RAY_ADDRESS": "none", "CUDA_VISIBLE_DEVICES": "0,1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
