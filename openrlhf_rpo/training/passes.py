@@ -37,6 +37,12 @@ def cannot_share(args: SimpleNamespace) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
+def works_in_chunks(args: SimpleNamespace) -> bool:
+    """Whether the policy never holds the logits of a whole micro-batch (unless its model has more behind them)."""
+    elsewhere = args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1 or args.ds.use_liger_kernel
+    return args.rpo.enable and not elsewhere and args.actor.aux_loss_coef <= 1e-8
+
+
 def sharing_mode(args: SimpleNamespace) -> str:
     """What to do if the model cannot share: "auto", run whole rows, or "on", end the run.
 

@@ -10,8 +10,8 @@ import torch
 
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.actor_trainer import RPOActorTrainer
-from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode
-from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
+from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode, works_in_chunks
+from openrlhf_rpo.training.shared_prefix.actor import compute_in_chunks, share_prefixes
 from openrlhf_rpo.upstream import STAGING, CriticModelActor, PolicyModelActor, actor_trainer
 
 EMA_FILE = "ema.safetensors"
@@ -47,6 +47,8 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         with actor_trainer(RPOActorTrainer):
             super().init_model_from_pretrained(strategy, *args, **kwargs)
+        if works_in_chunks(strategy.args):
+            compute_in_chunks(self.actor, "policy")
         if shares_prefixes(strategy.args):
             share_prefixes(self.actor, sharing_mode(strategy.args), "policy")
         if self.ema_model is not None and self.checkpoint_states:

@@ -8,7 +8,7 @@ with flash attention (arXiv 2205.05198, equation 2 without the attention map).
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from openrlhf_rpo.training.passes import LOGITS_AT_ONCE, shares_prefixes
+from openrlhf_rpo.training.passes import LOGITS_AT_ONCE, works_in_chunks
 
 GIB = 1024**3
 ACTIVATION_BYTES = 34
@@ -74,14 +74,19 @@ def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
         kept = tokens * shape.hidden * shape.layers * scale
         formula = f"{tokens:,} tokens x {shape.hidden:,} x {shape.layers} layers x {scale}"
     terms.append(Term("activations", formula, kept))
-    return [*terms, logits_term(shape, tokens, width, shares_prefixes(args))]
+    if works_in_chunks(args):
+        return [*terms, chunks_term(shape, tokens, width)]
+    return [*terms, logits_term(shape, tokens, args.actor.entropy_coef is not None)]
 
 
-def logits_term(shape: ModelShape, tokens: int, width: int, in_chunks: bool) -> Term:
-    """All logits of ``tokens`` tokens at once, or (``in_chunks``) a chunk and the output layer's gradient in float32."""
-    if not in_chunks:
-        size = tokens * shape.vocabulary * (width + 4)
-        return Term("logits", f"{tokens:,} tokens x {shape.vocabulary:,} x ({width} + 4)", size)
+def logits_term(shape: ModelShape, tokens: int, with_entropy: bool) -> Term:
+    """All logits of ``tokens`` tokens at once, as OpenRLHF 0.11.2 computes with them in torch's own kernels."""
+    each = 28 if with_entropy else 16
+    return Term("logits", f"{tokens:,} tokens x {shape.vocabulary:,} x {each}", tokens * shape.vocabulary * each)
+
+
+def chunks_term(shape: ModelShape, tokens: int, width: int) -> Term:
+    """A chunk of the logits of ``tokens`` tokens, and the output layer's gradient in float32."""
     at_once = min(tokens, max(1, LOGITS_AT_ONCE // shape.vocabulary))
     chunk, update = 8 * at_once, (at_once + shape.hidden) * width
     formula = f"{at_once:,} tokens x 8" if chunk > update else f"({at_once:,} tokens + {shape.hidden:,}) x {width}"

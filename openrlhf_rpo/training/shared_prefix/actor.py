@@ -7,6 +7,7 @@ import torch
 
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.shared_prefix.attention import enable
+from openrlhf_rpo.training.shared_prefix.chunked import ChunkedForward, agreed, say
 from openrlhf_rpo.training.shared_prefix.forward import ActionLogProbs, shared_log_probs
 from openrlhf_rpo.training.shared_prefix.head import unwrapped
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
@@ -40,6 +41,11 @@ def share_prefixes(actor: Any, mode: str, name: str) -> None:
         shared.give_up(reason)
 
 
+def compute_in_chunks(actor: Any, name: str) -> None:
+    """Make OpenRLHF's ``actor`` compute whole rows without holding all their logits; ``name`` is for the log."""
+    actor.forward = ChunkedForward(actor, name, TOLERANCE[next(actor.model.parameters()).dtype][0])
+
+
 def model_cannot_share(actor: Any) -> str | None:
     """Why this model cannot share prefixes (a clause for the log), or None."""
     model = unwrapped(actor.model)
@@ -59,15 +65,6 @@ def model_cannot_share(actor: Any) -> str | None:
         "attention 'eager' is the model's own code; sdpa or flash_attention_2 would do": eager,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def agreed(reason: str | None) -> str | None:
-    """The first reason of any process, so that either all processes share or none does."""
-    if not torch.distributed.is_initialized():
-        return reason
-    reasons: list[str | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(reasons, reason)
-    return next((found for found in reasons if found is not None), None)
 
 
 def _config(actor: Any) -> Any:
@@ -148,8 +145,8 @@ class SharedForward:
         allowed = min(most, max(least, TIMES_CONTROL * rounding))
         if not gap <= allowed:
             return f"log-probs differ from the plain path by {gap:.1e} on average, more than {allowed:.1e}"
-        self.say(
-            f"on: {tokens} instead of {int(attention_mask.sum())} tokens in the first batch, "
+        say(
+            f"Shared prefix, {self.name}: on: {tokens} instead of {int(attention_mask.sum())} tokens in the first batch, "
             f"log-probs differ from the plain path by {gap:.1e} on average (allowed: {allowed:.1e})"
         )
         return None
@@ -161,8 +158,4 @@ class SharedForward:
                 f"count on: {reason}. Leave sharing out with --rpo.shared_prefix off"
             )
         self.actor.forward = self.plain
-        self.say(f"off, every sample runs whole: {reason}")
-
-    def say(self, message: str) -> None:
-        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-            print(f"Shared prefix, {self.name}: {message}", flush=True)
+        say(f"Shared prefix, {self.name}: off, every sample runs whole: {reason}")

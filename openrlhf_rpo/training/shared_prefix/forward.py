@@ -62,5 +62,37 @@ def shared_log_probs(
     return ActionLogProbs(chosen, entropy, layout.tokens)
 
 
+def whole_log_probs(
+    model: Any,
+    sequences: torch.Tensor,
+    attention_mask: torch.Tensor,
+    action_mask: torch.Tensor,
+    temperature: float,
+    with_entropy: bool,
+    packed: bool,
+) -> ActionLogProbs:
+    """As ``shared_log_probs``, with the model's own attention: every row whole, or all one after the other (``packed``).
+
+    The model gets what OpenRLHF's ``Actor.forward`` gives it. Its output layer must be one that ``output_layer`` finds.
+    """
+    row, column = action_mask.nonzero(as_tuple=True)
+    target = column + sequences.shape[1] - action_mask.shape[1]
+    before = row * sequences.shape[1] + target - 1
+    position_ids = attention_mask.long().cumsum(-1) - 1
+    if packed:
+        there = attention_mask.flatten().nonzero()[:, 0]
+        before = (attention_mask.flatten().cumsum(0) - 1)[before]
+        input_ids, position_ids = sequences.flatten()[there][None], position_ids.flatten()[there][None]
+        seen = None
+    else:
+        input_ids, position_ids, seen = sequences, position_ids.masked_fill(attention_mask == 0, 1), attention_mask
+    targets = Targets(torch.arange(len(row), device=row.device), sequences[row, target], temperature, with_entropy)
+    with answering(output_layer(model), targets, before):
+        found = model(input_ids, attention_mask=seen, position_ids=position_ids)["logits"][0]
+    chosen = _scatter(found[: len(row)], row, column, action_mask)
+    entropy = _scatter(found[len(row) :], row, column, action_mask) if with_entropy else None
+    return ActionLogProbs(chosen, entropy, int(attention_mask.sum()) if packed else attention_mask.numel())
+
+
 def _scatter(values: torch.Tensor, row: torch.Tensor, column: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return values.new_zeros(like.shape).index_put((row, column), values)

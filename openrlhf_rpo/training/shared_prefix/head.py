@@ -57,12 +57,20 @@ def output_layer(model: Any) -> nn.Linear | None:
 
 
 @contextmanager
-def answering(layer: nn.Linear | None, targets: Targets) -> Iterator[None]:
-    """While inside, ``layer`` returns ``log_probs`` of its input, as (1, N + K); None changes nothing."""
+def answering(layer: nn.Linear | None, targets: Targets, kept: torch.Tensor | None = None) -> Iterator[None]:
+    """While inside, ``layer`` returns ``log_probs`` of its input (B, T, H), as (1, N + K); None changes nothing.
+
+    ``kept`` (K,): which of the B x T positions count; None: all.
+    """
     if layer is None:
         yield
         return
-    layer.forward = lambda hidden: log_probs(hidden[0], targets, layer.weight, layer.bias)[None]  # type: ignore[method-assign]
+
+    def answer(hidden: torch.Tensor) -> torch.Tensor:
+        positions = hidden.flatten(0, 1)
+        return log_probs(positions if kept is None else positions[kept], targets, layer.weight, layer.bias)[None]
+
+    layer.forward = answer  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -70,7 +70,7 @@ def test_keys_and_values_of_a_token_are_28_kib(args):
     assert engine["KV cache of one longest path"] == 4096 * 28_672 // 2
 
 
-def test_logits_are_all_there_at_once_only_without_a_shared_prefix(args):
+def test_logits_are_all_there_at_once_only_where_openrlhf_computes_them(args):
     usual = {
         "rollout__n_samples_per_prompt": 4,
         "train__micro_batch_size": 4,
@@ -78,9 +78,10 @@ def test_logits_are_all_there_at_once_only_without_a_shared_prefix(args):
         "rollout__batch_size": 16,
     }
     shared = bytes_of(memory.training_terms(QWEN_1_5B, args(**usual)))["logits"]
-    whole = bytes_of(memory.training_terms(QWEN_1_5B, args(**usual, rpo__shared_prefix="off")))["logits"]
-    assert whole == 4 * 4096 * 151_936 * 6
-    assert shared == ((441 + 1536) * 2 + 1536 * 4) * 151_936
+    alone = bytes_of(memory.training_terms(QWEN_1_5B, args(**usual, rpo__shared_prefix="off")))["logits"]
+    whole = bytes_of(memory.training_terms(QWEN_1_5B, args(**usual, ds__use_liger_kernel=True)))["logits"]
+    assert whole == 4 * 4096 * 151_936 * 16
+    assert shared == alone == ((441 + 1536) * 2 + 1536 * 4) * 151_936
 
 
 def test_the_sum_is_written_out(args):

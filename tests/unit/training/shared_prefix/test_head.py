@@ -116,5 +116,5 @@ def test_twice_as_many_tokens_take_no_more_bytes_of_logits(fifty_at_once, dtype,
 @pytest.mark.parametrize("hidden_size", [4, 16, 64, 256])
 def test_the_doctors_estimate_is_what_is_counted(fifty_at_once, dtype, hidden_size):
     shape = memory.ModelShape(0, 1, hidden_size, 1, 1, 4000)
-    estimate = memory.logits_term(shape, 400, dtype.itemsize, in_chunks=True).bytes
+    estimate = memory.chunks_term(shape, 400, dtype.itemsize).bytes
     assert estimate == pytest.approx(counted(400, hidden_size, dtype, want=False), rel=0.15)
