@@ -33,6 +33,7 @@ _CLASSES = {
     "apply_length_penalties": "openrlhf.trainer.ppo_utils.length_penalty",
     "balance_experiences": "openrlhf.trainer.ppo_utils.experience",
     "BasePPOTrainer": "openrlhf.trainer.ppo_trainer",
+    "CriticPPOTrainer": "openrlhf.trainer.ray.ppo_critic",
     "compute_eval_metrics": "openrlhf.trainer.ppo_trainer",
     "batch_vllm_engine_call": "openrlhf.trainer.ray.vllm_engine",
     "PromptDataset": "openrlhf.datasets",
@@ -206,6 +207,14 @@ def actor_trainer(trainer: type):
     """While inside, upstream's policy actor builds ``trainer`` instead of its ``ActorPPOTrainer``."""
     platform.prepare()
     with _set([(importlib.import_module("openrlhf.trainer.ray.ppo_actor"), "ActorPPOTrainer", trainer)]):
+        yield
+
+
+@contextmanager
+def critic_trainer(trainer: type):
+    """While inside, upstream's critic actor builds ``trainer`` instead of its ``CriticPPOTrainer``."""
+    platform.prepare()
+    with _set([(importlib.import_module("openrlhf.trainer.ray.ppo_critic"), "CriticPPOTrainer", trainer)]):
         yield
 
 

@@ -9,10 +9,11 @@ import ray
 import torch
 
 from openrlhf_rpo.errors import Failed
-from openrlhf_rpo.training.actor_trainer import RPOActorTrainer
 from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode, works_in_chunks
 from openrlhf_rpo.training.shared_prefix.actor import compute_in_chunks, share_prefixes
-from openrlhf_rpo.upstream import STAGING, CriticModelActor, PolicyModelActor, actor_trainer
+from openrlhf_rpo.training.shared_prefix.critic import share_critics_prefixes
+from openrlhf_rpo.training.trainers import RPOActorTrainer, RPOCriticTrainer
+from openrlhf_rpo.upstream import STAGING, CriticModelActor, PolicyModelActor, actor_trainer, critic_trainer
 
 EMA_FILE = "ema.safetensors"
 
@@ -72,6 +73,12 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
 
 
 class _RPOCriticActor(_SeesFiles, CriticModelActor):
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        with critic_trainer(RPOCriticTrainer):
+            super().init_model_from_pretrained(strategy, *args, **kwargs)
+        if shares_prefixes(strategy.args):
+            share_critics_prefixes(self.critic, sharing_mode(strategy.args))
+
     def fit(self) -> dict[str, Any]:
         seed_round(self.strategy.seed, self.critic.global_steps)
         return super().fit()

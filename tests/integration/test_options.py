@@ -45,6 +45,8 @@ def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_a_python_reward_fil
     )
     assert run.status == 0, run.output[-3000:]
     assert "DAPO Overlong Penalty" in run.output
+    for model in ("policy", "reference", "critic"):
+        assert f"Shared prefix, {model}: on: " in run.output
     with run.cache() as cache:
         records = cache.records()
     assert [r.step for r in records] == [1, 2, 3, 4]

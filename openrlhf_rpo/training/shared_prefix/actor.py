@@ -1,7 +1,7 @@
 """OpenRLHF's ``Actor`` with shared prefixes, checked against the plain forward pass on the first batch."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -32,10 +32,10 @@ def share_prefixes(actor: Any, mode: str, name: str) -> None:
     If it cannot, ``mode`` (``passes.sharing_mode``) "auto" logs why and keeps the plain forward pass; "on" raises
     SharedPrefixError.
     """
-    shared = SharedForward(actor, mode, name)
-    reason = model_cannot_share(actor)
+    shared = SharedActor(actor, mode, name)
+    reason = model_cannot_share(actor.model, getattr(actor, "is_vlm", False))
     if reason is None:
-        enable(_config(actor)._attn_implementation)
+        enable(_config(actor.model)._attn_implementation)
         actor.forward = shared
     else:
         shared.give_up(reason)
@@ -46,17 +46,16 @@ def compute_in_chunks(actor: Any, name: str) -> None:
     actor.forward = ChunkedForward(actor, name, TOLERANCE[next(actor.model.parameters()).dtype][0])
 
 
-def model_cannot_share(actor: Any) -> str | None:
-    """Why this model cannot share prefixes (a clause for the log), or None."""
-    model = unwrapped(actor.model)
-    config = _config(actor)
+def model_cannot_share(model: Any, multimodal: bool = False) -> str | None:
+    """Why this model of transformers cannot share prefixes (a clause for the log), or None."""
+    model, config = unwrapped(model), _config(model)
     layers = getattr(config, "layer_types", None)
     others = sorted(set(layers or ()) - {"full_attention"})
     sliding = None if layers else getattr(config, "sliding_window", None)
     registered = getattr(model, "_supports_attention_backend", False)
     eager = config._attn_implementation == "eager"
     reasons = {
-        "it is multimodal": getattr(actor, "is_vlm", False),
+        "it is multimodal": multimodal,
         f"it has layers of {', '.join(others)}": others,
         "it keeps a recurrent state": getattr(model, "_is_stateful", False),
         "it attends within a sliding window": sliding is not None,
@@ -67,19 +66,88 @@ def model_cannot_share(actor: Any) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _config(actor: Any) -> Any:
-    return unwrapped(actor.model).config.get_text_config()
+def _config(model: Any) -> Any:
+    return unwrapped(model).config.get_text_config()
 
 
 class SharedForward:
+    """What takes the place of ``owner.forward``, and the check whether it may. ``name`` is for the log."""
+
+    what: ClassVar[str]
+    """Of what it returns."""
+
+    def __init__(self, owner: Any, mode: str, name: str) -> None:
+        self.owner, self.mode, self.name = owner, mode, name
+        self.plain = owner.forward
+        self.checked = False
+
+    def values(
+        self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor, share: bool = True
+    ) -> torch.Tensor:
+        """What ``owner.forward`` returns for these rows, (B, A); ``share`` false packs them whole."""
+        raise NotImplementedError
+
+    def trusted(self, *batch: torch.Tensor) -> bool:
+        """Whether to share: check the first batch, and give up if any process has a reason against it."""
+        if self.checked:
+            return True
+        self.checked = True
+        reason = agreed(self.check(*batch))
+        if reason is not None:
+            self.give_up(reason)
+        return reason is None
+
+    @torch.no_grad()
+    def check(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor) -> str | None:
+        """Run the batch's first rows plain and shared, without dropout; why sharing cannot be trusted, or None.
+
+        What rounding does is seen in a control: the same rows packed, but not shared. It takes only as many rows as cost no
+        more tokens whole than the shared batch, so it needs no extra memory.
+        """
+        training = self.owner.training
+        self.owner.eval()
+        try:
+            tokens = lay_out(sequences, attention_mask).tokens
+            n = max(2, int((attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
+            rows = sequences[:n], action_mask[:n], attention_mask[:n]
+            plain, shared, control = self.plain(*rows), self.values(*rows), self.values(*rows, share=False)
+        except torch.OutOfMemoryError:  # only this process failed: others may be inside a collective operation
+            raise
+        except (RuntimeError, TypeError, ValueError, KeyError, ImportError) as error:
+            return f"its first batch failed with {type(error).__name__}: {error}"
+        finally:
+            self.owner.train(training)
+        tokens_with_loss = action_mask[:n].sum().clamp(min=1)
+        gap, rounding = (((plain - x).abs().sum() / tokens_with_loss).item() for x in (shared, control))
+        least, most = TOLERANCE[next(self.owner.parameters()).dtype]
+        allowed = min(most, max(least, TIMES_CONTROL * rounding))
+        if not gap <= allowed:
+            return f"{self.what} differ from the plain path by {gap:.1e} on average, more than {allowed:.1e}"
+        say(
+            f"Shared prefix, {self.name}: on: {tokens} instead of {int(attention_mask.sum())} tokens in the first batch, "
+            f"{self.what} differ from the plain path by {gap:.1e} on average (allowed: {allowed:.1e})"
+        )
+        return None
+
+    def give_up(self, reason: str) -> None:
+        if self.mode == "on":
+            raise SharedPrefixError(
+                f"the {self.name} cannot share prefixes, which --rpo.shared_prefix on and --train.dynamic_batch_enable "
+                f"count on: {reason}. Leave sharing out with --rpo.shared_prefix off"
+            )
+        self.owner.forward = self.plain
+        say(f"Shared prefix, {self.name}: off, every sample runs whole: {reason}")
+
+
+class SharedActor(SharedForward):
     """Replaces ``Actor.forward`` (OpenRLHF 0.11.2), with the same arguments and results."""
 
+    what = "log-probs"
+
     def __init__(self, actor: Any, mode: str, name: str) -> None:
-        self.actor, self.mode, self.name = actor, mode, name
-        self.plain = actor.forward
-        self.checked = False
+        super().__init__(actor, mode, name)
         # Upstream asks mixtures of experts for router logits, for which transformers needs an N x N mask.
-        self.arguments = {"output_router_logits": False} if hasattr(_config(actor), "output_router_logits") else {}
+        self.arguments = {"output_router_logits": False} if hasattr(_config(actor.model), "output_router_logits") else {}
 
     def __call__(
         self,
@@ -96,16 +164,6 @@ class SharedForward:
         result = self.run(sequences, action_mask, attention_mask, return_entropy)
         return (result.log_probs, SimpleNamespace(entropy=result.entropy)) if return_output else result.log_probs
 
-    def trusted(self, *batch: torch.Tensor) -> bool:
-        """Whether to share: check the first batch, and give up if any process has a reason against it."""
-        if self.checked:
-            return True
-        self.checked = True
-        reason = agreed(self.check(*batch))
-        if reason is not None:
-            self.give_up(reason)
-        return reason is None
-
     def run(
         self,
         sequences: torch.Tensor,
@@ -114,48 +172,10 @@ class SharedForward:
         entropy: bool = False,
         share: bool = True,
     ) -> ActionLogProbs:
-        actor = self.actor
-        return shared_log_probs(
-            actor.model, sequences, attention_mask, action_mask, actor.temperature, entropy, share, self.arguments
-        )
+        model, temperature = self.owner.model, self.owner.temperature
+        return shared_log_probs(model, sequences, attention_mask, action_mask, temperature, entropy, share, self.arguments)
 
-    @torch.no_grad()
-    def check(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor) -> str | None:
-        """Run the batch's first rows plain and shared, without dropout; why sharing cannot be trusted, or None.
-
-        What rounding does is seen in a control: the same rows packed, but not shared. It takes only as many rows as cost no
-        more tokens whole than the shared batch, so it needs no extra memory.
-        """
-        training = self.actor.training
-        self.actor.eval()
-        try:
-            tokens = lay_out(sequences, attention_mask).tokens
-            n = max(2, int((attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
-            rows = sequences[:n], action_mask[:n], attention_mask[:n]
-            plain, shared, control = self.plain(*rows), self.run(*rows), self.run(*rows, share=False)
-        except torch.OutOfMemoryError:  # only this process failed: others may be inside a collective operation
-            raise
-        except (RuntimeError, TypeError, ValueError, KeyError, ImportError) as error:
-            return f"its first batch failed with {type(error).__name__}: {error}"
-        finally:
-            self.actor.train(training)
-        tokens_with_loss = action_mask[:n].sum().clamp(min=1)
-        gap, rounding = (((plain - x.log_probs).abs().sum() / tokens_with_loss).item() for x in (shared, control))
-        least, most = TOLERANCE[next(self.actor.model.parameters()).dtype]
-        allowed = min(most, max(least, TIMES_CONTROL * rounding))
-        if not gap <= allowed:
-            return f"log-probs differ from the plain path by {gap:.1e} on average, more than {allowed:.1e}"
-        say(
-            f"Shared prefix, {self.name}: on: {tokens} instead of {int(attention_mask.sum())} tokens in the first batch, "
-            f"log-probs differ from the plain path by {gap:.1e} on average (allowed: {allowed:.1e})"
-        )
-        return None
-
-    def give_up(self, reason: str) -> None:
-        if self.mode == "on":
-            raise SharedPrefixError(
-                f"the {self.name} cannot share prefixes, which --rpo.shared_prefix on and --train.dynamic_batch_enable "
-                f"count on: {reason}. Leave sharing out with --rpo.shared_prefix off"
-            )
-        self.actor.forward = self.plain
-        say(f"Shared prefix, {self.name}: off, every sample runs whole: {reason}")
+    def values(
+        self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor, share: bool = True
+    ) -> torch.Tensor:
+        return self.run(sequences, action_mask, attention_mask, share=share).log_probs

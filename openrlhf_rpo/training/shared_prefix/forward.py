@@ -62,6 +62,30 @@ def shared_log_probs(
     return ActionLogProbs(chosen, entropy, layout.tokens)
 
 
+def shared_values(
+    critic: Any, sequences: torch.Tensor, attention_mask: torch.Tensor, action_mask: torch.Tensor, share: bool = True
+) -> torch.Tensor:
+    """The result of OpenRLHF's ``CriticModel.forward`` for the same arguments, (B, A) float32, including gradients.
+
+    ``critic``: a model of OpenRLHF's ``get_llm_for_sequence_regression``, after ``attention.enable``; the others as in
+    ``shared_log_probs``.
+    """
+    layout = lay_out(sequences, attention_mask, share)
+    row, column = action_mask.nonzero(as_tuple=True)
+    before = layout.packed[row, column + sequences.shape[1] - action_mask.shape[1] - 1]
+    hidden = getattr(critic, critic.base_model_prefix)(
+        sequences.flatten()[layout.source][None],
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=sequences.device),
+        position_ids=layout.position[None],
+        use_cache=False,
+        shared_prefix=layout,
+    )["last_hidden_state"][0]
+    values = getattr(critic, critic.value_head_prefix)(hidden)[:, 0][before]
+    if critic.normalize_reward:
+        values = (values - critic.mean) / critic.std
+    return _scatter(values.float(), row, column, action_mask)
+
+
 def whole_log_probs(
     model: Any,
     sequences: torch.Tensor,

@@ -1,4 +1,4 @@
-"""OpenRLHF's optimizer loop for the policy, with micro-batches of whole groups and no needless forward pass."""
+"""OpenRLHF's optimizer loops, with micro-batches of whole groups and, for the policy, no needless forward pass."""
 
 from typing import Any
 
@@ -6,18 +6,29 @@ from openrlhf_rpo.training.adapter import merged_adapter
 from openrlhf_rpo.training.experience_maker import rollout_log_prob_gap
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.replay_buffer import GroupReplayBuffer
-from openrlhf_rpo.upstream import ActorPPOTrainer
+from openrlhf_rpo.upstream import ActorPPOTrainer, CriticPPOTrainer
+
+
+def keep_groups(trainer: Any) -> None:
+    """Micro-batches of whole groups, if those share their prefix."""
+    if shares_prefixes(trainer.args):
+        plain = trainer.replay_buffer
+        trainer.replay_buffer = GroupReplayBuffer(
+            trainer.micro_train_batch_size, plain.limit, plain.cpu_offload, plain.packing_samples, plain.dynamic_batch
+        )
+
+
+class RPOCriticTrainer(CriticPPOTrainer):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        keep_groups(self)
 
 
 class RPOActorTrainer(ActorPPOTrainer):
     def __init__(self, strategy: Any, actor: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(strategy, actor, *args, **kwargs)
         self.needs_old_log_probs = needs_old_log_probs(self.args)
-        if shares_prefixes(self.args):
-            plain = self.replay_buffer
-            self.replay_buffer = GroupReplayBuffer(
-                self.micro_train_batch_size, plain.limit, plain.cpu_offload, plain.packing_samples, plain.dynamic_batch
-            )
+        keep_groups(self)
 
     def broadcast_to_vllm(self) -> None:
         """As upstream, with a LoRA adapter merged into the weights."""

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from openrlhf_rpo.training.actor_trainer import RPOActorTrainer
 from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
+from openrlhf_rpo.training.trainers import RPOActorTrainer
 from openrlhf_rpo.upstream import Experience, platform
 from tests.unit.training.shared_prefix.conftest import batch, group, plain_actor, tiny_model
 
