@@ -35,15 +35,12 @@ def a_step(shape: ModelShape, args: SimpleNamespace, config: RPOConfig, prompt: 
     ways["this command"] = (_work(config.method, lengths, prompt), _drafts(config))
     said = [f"{name}: {_written(rates, cluster, forwards, *way)}" for name, way in reversed(ways.items())]
     devices = sum(number for _, number, _ in required_devices(args))
-    return Finding(
-        PASS,
-        "seconds of a step",
-        f"about, on {devices} {known}, by published rates (docs/doctor.md):\n"
-        + "\n".join(said)
-        + f"\nassumed: answers of {mean:,.0f} "
-        f"tokens on average and up to {longest:,}, prompts of {prompt:.0f}, {seconds.KEPT:.0%} of a verified path kept, "
-        f"{ACCEPTED:.0%} of drafted tokens right",
+    assumed = (
+        f"assumed: answers of {mean:,.0f} tokens on average and up to {longest:,}, prompts of {prompt:.0f}, "
+        f"{seconds.KEPT:.0%} of a verified path kept, {ACCEPTED:.0%} of drafted tokens right"
     )
+    lines = [f"about, on {devices} {known}, by published rates (docs/doctor.md):", *said, assumed]
+    return Finding(PASS, "seconds of a step", "\n".join(lines))
 
 
 def _machine(shape: ModelShape, args: SimpleNamespace, gpu: str, length: float) -> tuple[Rates, Cluster]:
@@ -52,7 +49,7 @@ def _machine(shape: ModelShape, args: SimpleNamespace, gpu: str, length: float) 
     rates = seconds.of_gpus(shape, gpu, per_engine, length, args.vllm.enable_sleep, ranks)
     memory = args.vllm.gpu_memory_utilization * seconds.GPUS[gpu][2] * per_engine
     limit = limits_of(args.rpo.engine_limits).get("max_num_seqs", seconds.SEQUENCES)
-    return rates, Cluster(args.vllm.num_engines, ranks, min(limit, seconds.sequences(shape, memory, length)))
+    return rates, Cluster(args.vllm.num_engines or 1, ranks, min(limit, seconds.sequences(shape, memory, length)))
 
 
 def _work(method: Method, lengths: np.ndarray, prompt: float) -> Work:

@@ -126,10 +126,10 @@ def _generating(work: Work, rates: Rates, cluster: Cluster, drafts: Drafts | Non
     prefix, new = work.prefix[engine :: cluster.engines], work.new[engine :: cluster.engines]
     if not new.size:
         return 0.0
-    # What verification has read is known; a common prefix, and a prompt, are read once.
-    unread = (
-        0.0 if work.scored.any() else float(prefix[:, 0].sum() if work.common else prefix.sum()) + len(prefix) * work.prompt
-    )
+    # A prompt, and a common prefix, are read once; what verification has read is not read again.
+    unread = len(prefix) * work.prompt + float((prefix[:, 0] if work.common else prefix).sum())
+    if work.scored.any():
+        unread = 0.0
     running, behind = abreast(new.ravel(), work.prompt + prefix.ravel(), cluster.sequences)
     plain = rates.a_pass + rates.sequence * running + rates.behind * behind
     if drafts is not None:
