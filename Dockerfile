@@ -39,11 +39,10 @@ RUN apt-get update \
 USER 10001
 WORKDIR /home/rpo/openrlhf_rpo
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1
+RUN python3 -m venv /opt/venv && pip install pip==26.3
 COPY --chown=10001 requirements/gpu.lock requirements/
 # The lock is complete. DeepSpeed comes as source, and compiles nothing before it is used.
-RUN python3 -m venv /opt/venv \
-    && pip install pip==26.3 \
-    && DS_BUILD_OPS=0 pip install --no-deps --build-constraint requirements/gpu.lock -r requirements/gpu.lock
+RUN DS_BUILD_OPS=0 pip install --no-deps --build-constraint requirements/gpu.lock -r requirements/gpu.lock
 ARG FLASH_ATTN=flash-attn==2.8.3
 ARG ARCHITECTURES="80;90"
 ARG MAX_JOBS=4

@@ -1,7 +1,7 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env demo bench test long gpu-test gpu-first lighteval lint docs
+.PHONY: help env demo bench test long image gpu-test gpu-first lighteval lint docs
 
 # Every shell script, wherever it lies.
 SCRIPTS = $(shell grep -rIlE '^\#!.*\b(ba)?sh$$' .ci tools examples)
@@ -19,12 +19,16 @@ demo: env ## train a tiny model on this machine and show what RPO did
 	.venv/bin/openrlhf-rpo demo
 
 test: env ## all tests that need no GPU, but for the long ones
-	.venv/bin/python -m pytest tests -m "not gpu and not long" $(IN_PARALLEL)
+	.venv/bin/python -m pytest tests -m "not gpu and not long and not image" $(IN_PARALLEL)
 	@echo "make test: all tests passed"
 
 long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies
 	.venv/bin/python -m pytest tests -m long $(IN_PARALLEL) -v
 	@echo "make long: all tests passed"
+
+image: env ## the Dockerfile's layers without Docker, in a bare Debian; as root, with debootstrap
+	.venv/bin/python -m pytest tests/image -m image -v
+	@echo "make image: all tests passed"
 
 bench: env ## one benchmark, its JSON as the last line: make bench NAME=frontier [QUICK=1]; without NAME, their list
 	@.venv/bin/python -m lab.bench $(or $(NAME),--help) $(if $(QUICK),--quick)
