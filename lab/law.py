@@ -31,8 +31,8 @@ from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.evaluation.session import training_args
 from openrlhf_rpo.launch.cluster import choose_device, connect, disconnect
 from openrlhf_rpo.rollout.requests import Generated, GroupRequest, Request, ScoreRequest
+from openrlhf_rpo.types import LogProbs, Prefix
 from openrlhf_rpo.types import Path as StoredPath
-from openrlhf_rpo.types import Prefix
 
 STORED, LONGEST, LIMIT, BINS = 8, 500, 16, 100
 """Stored paths of a question, their longest in tokens, new tokens of a sample, bins of the test."""
@@ -66,7 +66,7 @@ class Engines:
         counts = sum((Counter(one.counts) for one in found), Counter())
         return [one.samples for one in found], counts["drafted"], counts["accepted"]
 
-    def log_probs(self, questions: Sequence[Sequence[int]], paths: Samples) -> list[list[tuple[float, ...]]]:
+    def log_probs(self, questions: Sequence[Sequence[int]], paths: Samples) -> list[list[LogProbs]]:
         """Of each path's tokens, under the policy."""
         asked = [
             [ScoreRequest((*q, *path.token_ids), len(path.token_ids)) for path in group]
@@ -75,7 +75,7 @@ class Engines:
         return ray.get([self.of["plain"].score_group.remote(group) for group in asked])
 
 
-def starts_of(paths: Samples, log_probs: list[list[tuple[float, ...]]]) -> dict[str, list[Sequence[Prefix]]]:
+def starts_of(paths: Samples, log_probs: list[list[LogProbs]]) -> dict[str, list[Sequence[Prefix]]]:
     """Where the samples of each question start, by the name of the start."""
     starts: dict[str, list[Sequence[Prefix]]] = {"bare": [], "half": [], "end": [], "verified": []}
     generator = random.Random(0)
@@ -107,7 +107,7 @@ class Law:
 
     def add(self, asked: Sequence[Request], given: Sequence[Generated]) -> tuple[np.ndarray, float]:
         """The counts of all tokens, [BINS], and the largest difference of a log-prob to the engine's."""
-        texts = [torch.tensor(r.token_ids + s.token_ids) for r, s in zip(asked, given, strict=True)]
+        texts = [torch.tensor((r.token_ids + s.token_ids).tolist()) for r, s in zip(asked, given, strict=True)]
         with torch.no_grad():
             logits = self.model(torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)).logits.double()
         rows = [i for i, sample in enumerate(given) for _ in sample.token_ids]

@@ -13,15 +13,44 @@ Example: one sample from a cached path of 6 tokens cut by m = 2::
     new path      a b c d x y <end>       path_length = 7
 
 All lengths are in tokens. Log-probs are natural logarithms under the distribution that sampled the token, after
-temperature.
+temperature. Both are kept in arrays of 4 bytes a token, which numpy and torch read without a copy; a type that is given any
+other sequence makes one of it.
 """
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    TokenIds: TypeAlias = array[int]
+    LogProbs: TypeAlias = array[float]
+else:  # generic since Python 3.12
+    TokenIds = LogProbs = array
 
 FinishReason = Literal["stop", "length", "unfinished"]
 """Why a sample ended: with the end token, at its length limit, or not yet (``--rpo.tail`` stopped it)."""
+
+
+def as_ids(values: Iterable[int] = ()) -> TokenIds:
+    """Token ids, uint32. Raises OverflowError for other integers and TypeError for what is none."""
+    return array("I", values)
+
+
+def as_log_probs(values: Iterable[float] = ()) -> LogProbs:
+    """Log-probs, float32, which is what engines and trainers compute."""
+    return array("f", values)
+
+
+def in_arrays(owner: Any, ids: str = "", logs: str = "") -> None:
+    """Make arrays of two fields of a frozen dataclass, in its ``__post_init__``. Raises ValueError for what is no number."""
+    for name, made in ((ids, as_ids), (logs, as_log_probs)):
+        if name and not isinstance(values := getattr(owner, name), array | None):
+            try:
+                object.__setattr__(owner, name, made(values))
+            except (OverflowError, TypeError) as error:
+                raise ValueError(f"{name} of a {type(owner).__name__}: {error}") from error
+
 
 # The slot of a question's own path. The method defines what other slots hold.
 OWN = 0
@@ -39,7 +68,10 @@ class Question:
     label: str
     datasource: str = "default"
     text: str = ""
-    prompt_ids: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    prompt_ids: TokenIds = field(default_factory=as_ids, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        in_arrays(self, "prompt_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +85,8 @@ class Path:
     """
 
     question_id: str
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...] | None
+    token_ids: TokenIds
+    log_probs: LogProbs | None
     finish_reason: FinishReason
     score: float
     reward: float
@@ -63,6 +95,9 @@ class Path:
     path_id: int | None = None
     parent_id: int | None = None
     slot: int = OWN
+
+    def __post_init__(self) -> None:
+        in_arrays(self, "token_ids", "log_probs")
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -87,11 +122,14 @@ class Prefix:
     path's next token, when it changes how the first response token is drawn.
     """
 
-    token_ids: tuple[int, ...] = ()
-    log_probs: tuple[float, ...] | None = ()
+    token_ids: TokenIds = field(default_factory=as_ids)
+    log_probs: LogProbs | None = field(default_factory=as_log_probs)
     cut: int = 0
     path: Path | None = None
     rejected: Rejected | None = None
+
+    def __post_init__(self) -> None:
+        in_arrays(self, "token_ids", "log_probs")
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -106,12 +144,15 @@ class Sample:
     """
 
     prefix: Prefix
-    response_ids: tuple[int, ...]
-    response_log_probs: tuple[float, ...]
+    response_ids: TokenIds
+    response_log_probs: LogProbs
     finish_reason: FinishReason
     score: float | None = None
     shaped_reward: float | None = None
     reward_logs: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        in_arrays(self, "response_ids", "response_log_probs")
 
     @property
     def path_length(self) -> int:

@@ -28,7 +28,7 @@ from openrlhf_rpo.rollout.experience import to_experiences
 from openrlhf_rpo.rollout.requests import Generated
 from openrlhf_rpo.training.experience_maker import cumulated
 from openrlhf_rpo.training.shared_prefix.batches import over_ranks
-from openrlhf_rpo.types import Group, Prefix, Question, Sample
+from openrlhf_rpo.types import Group, Prefix, Question, Sample, as_ids, as_log_probs
 from openrlhf_rpo.upstream import Experience
 
 GROUP, PROMPT, RANKS, VOCABULARY = 8, 200, 8, 151_936
@@ -41,11 +41,12 @@ Stage = Callable[[], Any]
 def stages(samples: int) -> dict[str, Stage]:
     """What a step does, by name, on ``samples`` answers of ``TOKENS`` tokens: groups of 8 behind a prompt of 200 tokens."""
     draw = np.random.default_rng(0)
-    ids = [tuple(draw.integers(0, VOCABULARY, TOKENS).tolist()) for _ in range(samples)]
-    log_probs = [tuple((-draw.exponential(0.5, TOKENS)).tolist()) for _ in range(samples)]
+    ids = [as_ids(draw.integers(0, VOCABULARY, TOKENS).tolist()) for _ in range(samples)]
+    log_probs = [as_log_probs(-draw.exponential(0.5, TOKENS)) for _ in range(samples)]
+    now = [as_log_probs(np.asarray(then) + draw.normal(0, 1e-6, TOKENS)) for then in log_probs]
     answers = pickle.dumps([Generated(*sample, "stop") for sample in zip(ids, log_probs, strict=True)])
     stored = [(encode_token_ids(a), encode_log_probs(b)) for a, b in zip(ids, log_probs, strict=True)]
-    question = Question("id", "prompt", "label", prompt_ids=tuple(range(PROMPT)))
+    question = Question("id", "prompt", "label", prompt_ids=as_ids(range(PROMPT)))
     members = [Sample(Prefix(), a, b, "stop", 1.0, 1.0) for a, b in zip(ids, log_probs, strict=True)]
     groups = [Group(question, tuple(members[i : i + GROUP])) for i in range(0, samples, GROUP)]
     method = Verify()
@@ -55,7 +56,9 @@ def stages(samples: int) -> dict[str, Stage]:
     return {
         "the engines' answers are read": lambda: pickle.loads(answers),
         "stored paths are read": lambda: [(decode_token_ids(a), decode_log_probs(b)) for a, b in stored],
-        "stored paths are verified": lambda: [accepted(b, b, 1.0, random.Random(0)) for b in log_probs],
+        "stored paths are verified": lambda: [
+            accepted(then, p, 1.0, random.Random(0)) for then, p in zip(log_probs, now, strict=True)
+        ],
         "experiences are built": lambda: [e for group in groups for e in to_experiences(group, method)],
         "groups are dealt to ranks": lambda: over_ranks(rows, GROUP, RANKS),
         "micro-batches are put together": lambda: [

@@ -135,7 +135,7 @@ def cached_paths(place: str, step: int, questions: Sequence[Question], tokenizer
             f"--cache {place}: it has no path for any of these {len(questions)} questions. Give the --data of its run, with "
             "the same template and columns"
         )
-    return {i: StoredPath(p.token_ids, p.finish_reason == "stop", p.score) for i, p in found.items()}
+    return {i: StoredPath(tuple(p.token_ids), p.finish_reason == "stop", p.score) for i, p in found.items()}
 
 
 def _check_tokenizer(cache: PathCache, place: str, tokenizer: Any) -> None:
@@ -176,7 +176,7 @@ def sample_paths(args: argparse.Namespace, rollout: Any, questions: Sequence[Que
     """One path per question from the bare question, right or wrong, as in the paper's figure 1."""
     groups = rollout.sample_bare(questions, sampling.sampling_of(args, rollout, 1), _PATHS)
     return {
-        g.question.question_id: StoredPath(g.samples[0].response_ids, not g.samples[0].truncated, g.samples[0].score)
+        g.question.question_id: StoredPath(tuple(g.samples[0].response_ids), not g.samples[0].truncated, g.samples[0].score)
         for g in groups
     }
 

@@ -24,6 +24,7 @@ certain, ``uncertain`` falls back to ``uniform``.
 
 import math
 import random
+from collections.abc import Sequence
 from itertools import accumulate
 
 from openrlhf_rpo.option import NOT_NEGATIVE, Bounds, parse_amount
@@ -46,7 +47,7 @@ def uniform(largest: int, least: int, generator: random.Random) -> int:
     return max(generator.randint(0, largest), least)
 
 
-def uncertain(log_probs: tuple[float, ...] | None, largest: int, least: int, generator: random.Random) -> int:
+def uncertain(log_probs: Sequence[float] | None, largest: int, least: int, generator: random.Random) -> int:
     """m from 1..``largest``; ``log_probs`` are those stored with the path."""
     reached = (log_probs or ())[::-1][:largest]  # of the token where the response would start, for m = 1, 2, ...
     cumulated = list(accumulate(-math.expm1(min(0.0, log_prob)) for log_prob in reached))

@@ -13,11 +13,11 @@ which is predicted from token t. Here, with ``loss_from`` 4: ``0 0 0 0 0 0 1 1 1
 """
 
 
-def loss_mask(prompt_length: int, path_length: int, loss_from: int) -> list[int]:
-    """One entry per token of prompt and path, 1 where the token carries loss. Lengths are in tokens.
+def loss_mask(prompt_length: int, path_length: int, loss_from: int) -> bytes:
+    """One byte per token of prompt and path, 1 where the token carries loss. Lengths are in tokens.
 
     Raises ValueError unless 0 <= ``loss_from`` < ``path_length``.
     """
     if not 0 <= loss_from < path_length:
         raise ValueError(f"loss from token {loss_from} of a path of {path_length}")
-    return [0] * (prompt_length + loss_from) + [1] * (path_length - loss_from)
+    return bytes(prompt_length + loss_from) + b"\1" * (path_length - loss_from)

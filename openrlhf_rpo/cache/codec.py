@@ -32,7 +32,10 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
+
+import numpy as np
+
+from openrlhf_rpo.types import LogProbs, TokenIds, as_ids, as_log_probs
 
 VERSION = 3
 MOST_TOKENS = 2**22
@@ -40,7 +43,6 @@ LARGEST_LOG_PROB = 2.0**-7
 _HEAD = struct.Struct("<cI")
 _PLANES = {"H": 2, "T": 3, "I": 4, "e": 2}
 _LOW_PLANES = {"H": 1, "T": 2, "I": 2, "e": 1}
-_IN_MEMORY = {"H": "H", "T": "I", "I": "I", "e": "e"}
 _HALF_MAX = 65504.0
 _RAW_DEFLATE = -15
 # Compression time adds to every step. A plane rarely repeats strings: run-length matching alone is a third faster than
@@ -57,57 +59,68 @@ class CodecError(ValueError):
 def encode_token_ids(token_ids: Sequence[int]) -> bytes:
     """Ids in [0, 2**32) as bytes, about 2 per token for a vocabulary of 150,000. Raises ``CodecError``."""
     try:
-        return _compressed("H", struct.pack(f"<{len(token_ids)}H", *token_ids))
-    except struct.error:
-        pass  # a larger vocabulary, or invalid ids
-    try:
-        raw = struct.pack(f"<{len(token_ids)}I", *token_ids)
-        return _compressed("I" if raw[3::4].strip(b"\0") else "T", raw)
-    except (struct.error, TypeError) as error:
+        ids = np.asarray(as_ids(token_ids))
+    except (OverflowError, TypeError) as error:
         raise CodecError(f"a token id is not an integer between 0 and 2**32 - 1 ({error})") from error
+    largest = int(ids.max(initial=0))
+    return _compressed("H" if largest < 2**16 else "T" if largest < 2**24 else "I", ids)
 
 
-def decode_token_ids(data: bytes) -> tuple[int, ...]:
+def decode_token_ids(data: bytes) -> TokenIds:
     """Inverse of ``encode_token_ids``. Raises ``CodecError``."""
-    return _unpack(data, "HTI")
+    found = as_ids()
+    found.frombytes(_unpack(data, "HTI").data.cast("B"))
+    return found
 
 
 def encode_log_probs(log_probs: Sequence[float]) -> bytes:
     """Natural log-probs as bytes, in half precision. Raises ``CodecError`` for what is no log-prob."""
-    try:
-        raw = struct.pack(f"<{len(log_probs)}e", *log_probs)
-        ordinary = not raw[1::2].translate(None, _LOG_PROBS)
-    except OverflowError:
-        ordinary = False
-    return _compressed("e", raw if ordinary else _pack_extremes(log_probs))
+    values = np.asarray(log_probs, np.float32)
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16)
+    if not _ordinary(halves):
+        check_log_probs(values)
+        halves[values < -_HALF_MAX] = -math.inf
+    return _compressed("e", halves.view(np.uint16))
 
 
-def decode_log_probs(data: bytes) -> tuple[float, ...]:
+def decode_log_probs(data: bytes) -> LogProbs:
     """Inverse of ``encode_log_probs``, up to half precision. Raises ``CodecError``."""
-    return _unpack(data, "e")
+    halves = _unpack(data, "e").view(np.float16)
+    if not _ordinary(halves):
+        check_log_probs(halves)
+    found = as_log_probs()
+    found.frombytes(halves.astype(np.float32).data.cast("B"))
+    return found
 
 
-def check_log_probs(log_probs: Sequence[float]) -> None:
+def check_log_probs(log_probs: Sequence[float] | np.ndarray) -> None:
     """Raise ``CodecError`` for NaN and numbers of ``LARGEST_LOG_PROB`` or more."""
-    for position, value in enumerate(log_probs):
-        if not value < LARGEST_LOG_PROB:
-            raise CodecError(f"log-prob {value} at token {position} is no logarithm of a probability")
+    values = np.asarray(log_probs)
+    wrong = np.flatnonzero(~(values < LARGEST_LOG_PROB))
+    if len(wrong):
+        raise CodecError(f"log-prob {values[wrong[0]]} at token {wrong[0]} is no logarithm of a probability")
 
 
-def _pack_extremes(log_probs: Sequence[float]) -> bytes:
-    check_log_probs(log_probs)
-    return struct.pack(f"<{len(log_probs)}e", *(value if value >= -_HALF_MAX else -math.inf for value in log_probs))
+def _ordinary(halves: np.ndarray) -> bool:
+    """Whether all are finite and below ``LARGEST_LOG_PROB``."""
+    return not _plane(halves.view(np.uint16), 1).translate(None, _LOG_PROBS)
 
 
-def _compressed(item: str, raw: bytes) -> bytes:
-    width, low = struct.calcsize(_IN_MEMORY[item]), _LOW_PLANES[item]
-    if len(raw) > MOST_TOKENS * width:
-        raise CodecError(f"{len(raw) // width:,} tokens, and a path has at most {MOST_TOKENS:,}")
+def _plane(values: np.ndarray, byte: int) -> bytes:
+    """One byte of every item; 0 is the lowest."""
+    return (values >> 8 * byte).astype(np.uint8).tobytes()
+
+
+def _compressed(item: str, values: np.ndarray) -> bytes:
+    if len(values) > MOST_TOKENS:
+        raise CodecError(f"{len(values):,} tokens, and a path has at most {MOST_TOKENS:,}")
     packer = zlib.compressobj(*_DEFLATE)
-    parts = [_HEAD.pack(item.encode(), len(raw) // width), *(raw[byte::width] for byte in range(low))]
+    low = _LOW_PLANES[item]
+    parts = [_HEAD.pack(item.encode(), len(values)), *(_plane(values, byte) for byte in range(low))]
     for byte in range(low, _PLANES[item]):
         # One deflate block per plane, because their bytes have different distributions.
-        parts += [packer.compress(raw[byte::width]), packer.flush(zlib.Z_BLOCK)]
+        parts += [packer.compress(_plane(values, byte)), packer.flush(zlib.Z_BLOCK)]
     rest = b"".join([*parts, packer.flush()])
     return bytes([VERSION]) + _checksum(VERSION, rest) + rest
 
@@ -134,8 +147,8 @@ def _inflated(data: bytes | memoryview, most: int) -> bytes:
     return content
 
 
-def _unpack(data: bytes, items: str) -> tuple[Any, ...]:
-    """The numbers, whose item type must be one of ``items``."""
+def _unpack(data: bytes, items: str) -> np.ndarray:
+    """The items as unsigned integers; their type must be one of ``items``."""
     check_bytes(data)
     try:
         if data[0] == 1:
@@ -157,12 +170,8 @@ def _unpack(data: bytes, items: str) -> tuple[Any, ...]:
         raise CodecError(f"{count:,} items, and a path has at most {MOST_TOKENS:,}")
     if (len(low), len(high)) != (n_low, _PLANES[item] * count - n_low):
         raise CodecError(f"{len(low) + len(high)} bytes are not a whole number of items of {_PLANES[item]} bytes")
-    width = struct.calcsize(_IN_MEMORY[item])
-    raw = bytearray(count * width)
+    found: np.ndarray = np.zeros(count, np.uint16 if item == "e" else np.uint32)
     planes = (part[start : start + count] for part in (low, high) for start in range(0, len(part), count or 1))
     for byte, plane in enumerate(planes):
-        raw[byte::width] = plane
-    found = struct.unpack(f"<{count}{_IN_MEMORY[item]}", raw)
-    if item == "e" and raw[1::2].translate(None, _LOG_PROBS):
-        check_log_probs(found)
+        found |= np.frombuffer(plane, np.uint8).astype(found.dtype) << 8 * byte
     return found

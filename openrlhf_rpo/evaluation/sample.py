@@ -170,7 +170,7 @@ def _part(group: Group, tokenizer: Any | None) -> dict[str, Any]:
     }
     if tokenizer is None:
         return part
-    texts = [tokenizer.decode(sample.response_ids, skip_special_tokens=True) for sample in group.samples]
+    texts = [tokenizer.decode(sample.response_ids.tolist(), skip_special_tokens=True) for sample in group.samples]
     return part | {"texts": texts}
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from openrlhf_rpo.cache.codec import LARGEST_LOG_PROB
 from openrlhf_rpo.cache.columns import shown
 from openrlhf_rpo.errors import ExchangeError
-from openrlhf_rpo.types import FinishReason, Path, Question
+from openrlhf_rpo.types import FinishReason, LogProbs, Path, Question, TokenIds, as_ids, as_log_probs
 
 SCHEMA = pa.schema(
     [
@@ -47,8 +47,8 @@ class PortablePath:
     question: str | None = None
     label: str | None = None
     text: str | None = None
-    token_ids: tuple[int, ...] | None = None
-    log_probs: tuple[float, ...] | None = None
+    token_ids: TokenIds | None = None
+    log_probs: LogProbs | None = None
     finish_reason: FinishReason = "stop"
     score: float | None = None
     reward: float | None = None
@@ -78,7 +78,7 @@ def to_row(path: Path, question: Question | None, text: str | None, tokenizer: s
     if question is not None:
         row |= {"question": question.text, "prompt": question.prompt, "label": question.label}
     row |= {name: getattr(path, name) for name in _OF_PATH}
-    return row | {"text": text, "token_ids": list(path.token_ids), "log_probs": log_probs, "tokenizer": tokenizer}
+    return row | {"text": text, "token_ids": path.token_ids.tolist(), "log_probs": log_probs, "tokenizer": tokenizer}
 
 
 def from_row(row: dict[str, Any], where: str) -> PortablePath:
@@ -104,21 +104,21 @@ def from_row(row: dict[str, Any], where: str) -> PortablePath:
     )
 
 
-def _token_ids(value: Any, where: str) -> tuple[int, ...] | None:
+def _token_ids(value: Any, where: str) -> TokenIds | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(type(i) is int and 0 <= i < 2**32 for i in value):
         raise ExchangeError(f"{where}: token_ids must be whole numbers of at least 0, not {shown(value)}")
-    return tuple(value)
+    return as_ids(value)
 
 
-def _log_probs(value: Any, where: str) -> tuple[float, ...] | None:
+def _log_probs(value: Any, where: str) -> LogProbs | None:
     """Null is -inf in a file."""
     if value is None:
         return None
     if not isinstance(value, list) or not all(v is None or _is_log_prob(v) for v in value):
         raise ExchangeError(f"{where}: log_probs must be finite numbers of at most 0, not {shown(value)}")
-    return tuple(-math.inf if v is None else float(v) for v in value)
+    return as_log_probs(-math.inf if v is None else v for v in value)
 
 
 def _is_log_prob(value: Any) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.run.files import tokenizer_fingerprint
-from openrlhf_rpo.types import FinishReason
+from openrlhf_rpo.types import FinishReason, TokenIds, as_ids
 
 
 def load_tokenizer(model: str, *, offline: bool) -> Any:
@@ -42,17 +42,17 @@ def path_text(token_ids: Sequence[int], tokenizer: Any) -> str:
     return tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
 
-def path_ids(text: str, finish_reason: FinishReason, tokenizer: Any) -> tuple[int, ...]:
+def path_ids(text: str, finish_reason: FinishReason, tokenizer: Any) -> TokenIds:
     """Inverse of ``path_text``, with any tokenizer; a path that stopped by itself gets an end token.
 
     Raises ExchangeError when the tokenizer has none.
     """
-    ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    ids = as_ids(tokenizer(text, add_special_tokens=False)["input_ids"])
     if finish_reason == "length":
         return ids
     if tokenizer.eos_token_id is None:
         raise ExchangeError("the model's tokenizer has no end token (eos_token), which an imported text needs")
-    return (*ids, tokenizer.eos_token_id)
+    return ids + as_ids([tokenizer.eos_token_id])
 
 
 def pieces(token_ids: Sequence[int], ends: Sequence[int], tokenizer: Any) -> list[str]:

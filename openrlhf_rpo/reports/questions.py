@@ -83,9 +83,9 @@ def details(
 ) -> list[dict[str, Any]]:
     """What happened to each question of ``versions`` (its stored paths, oldest first), in their order."""
     paths = [path for stored in versions.values() for path in stored]
-    texts = dict(zip(map(_key, paths), decode([path.token_ids for path in paths]), strict=True))
+    texts = dict(zip(map(_key, paths), decode([path.token_ids.tolist() for path in paths]), strict=True))
     kept = [path for path in paths if path.prefix_length]
-    heads = dict(zip(map(_key, kept), decode([p.token_ids[: p.prefix_length] for p in kept]), strict=True))
+    heads = dict(zip(map(_key, kept), decode([p.token_ids[: p.prefix_length].tolist() for p in kept]), strict=True))
     return [
         {
             "question": None if (q := known.get(question_id)) is None else {"text": q.text, "prompt": q.prompt},

@@ -19,7 +19,7 @@ from openrlhf_rpo.config import limits_of
 from openrlhf_rpo.platform.cpu import FLOAT32
 from openrlhf_rpo.rollout.drafts.speculation import GROUP, allow_logit_bias, forget, remember, speculative_config
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, Request, ScoreRequest, rounding
-from openrlhf_rpo.types import Rejected
+from openrlhf_rpo.types import LogProbs, Rejected, TokenIds, as_ids, as_log_probs
 from openrlhf_rpo.upstream import RolloutRayActor
 
 DTYPES = {FLOAT32: "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -101,10 +101,10 @@ class _RPOEngine(RolloutRayActor):
 
         A text that fills the engine is one token longer than it reads: the last one keeps its own.
         """
-        text = (*request.token_ids, *drawn.token_ids)[: self.longest - 1]
+        text = (request.token_ids + drawn.token_ids)[: self.longest - 1]
         n = len(text) - len(request.token_ids)
-        read = await self._score_one(ScoreRequest(text, n)) if n else ()
-        return replace(drawn, log_probs=(*read, *drawn.log_probs[n:]))
+        read = await self._score_one(ScoreRequest(text, n)) if n else as_log_probs()
+        return replace(drawn, log_probs=read + drawn.log_probs[n:])
 
     async def _generate_one(self, request: Request, drafts: dict[str, Any] | None) -> Generated:
         if request.rejected is None:
@@ -112,7 +112,7 @@ class _RPOEngine(RolloutRayActor):
         first = await self._complete(replace(request, max_tokens=1), None)
         if first.finish_reason == "stop" or request.max_tokens == 1:
             return first
-        token_ids, seed = (*request.token_ids, *first.token_ids), request.seed + 1  # do not reuse the first token's noise
+        token_ids, seed = request.token_ids + first.token_ids, request.seed + 1  # do not reuse the first token's noise
         left = replace(request, token_ids=token_ids, max_tokens=request.max_tokens - 1, seed=seed, rejected=None)
         rest = await self._complete(left, drafts, n_before=1)
         return Generated(first.token_ids + rest.token_ids, first.log_probs + rest.log_probs, rest.finish_reason)
@@ -133,14 +133,13 @@ class _RPOEngine(RolloutRayActor):
             stream_interval=STREAMED,
             extra_args=drafts,
         )
-        token_ids: list[int] = []
-        log_probs: list[float] = []
+        token_ids, log_probs = as_ids(), as_log_probs()
         reason = None
         async with aclosing(self._outputs(request.token_ids, params)) as outputs:  # closing ends the request
             async for output in outputs:
                 new, reason = output.outputs[0], output.outputs[0].finish_reason
-                token_ids += new.token_ids
-                log_probs += (d[t].logprob for t, d in zip(new.token_ids, new.logprobs, strict=True))
+                token_ids.extend(new.token_ids)
+                log_probs.extend(d[t].logprob for t, d in zip(new.token_ids, new.logprobs, strict=True))
                 if n_before + len(token_ids) >= self.most:
                     break
         if not token_ids:
@@ -148,16 +147,16 @@ class _RPOEngine(RolloutRayActor):
         if rejected is not None:
             processed = self.llm.model_config.logprobs_mode.startswith("processed")
             log_probs[0] = without_weight(token_ids[0], log_probs[0], rejected, processed)
-        return Generated(tuple(token_ids), tuple(log_probs), reason or "unfinished")
+        return Generated(token_ids, log_probs, reason or "unfinished")
 
-    def _outputs(self, token_ids: tuple[int, ...], params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
-        return self.llm.generate(TokensPrompt(prompt_token_ids=list(token_ids)), params, request_id=random_uuid())
+    def _outputs(self, token_ids: TokenIds, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        return self.llm.generate(TokensPrompt(prompt_token_ids=token_ids.tolist()), params, request_id=random_uuid())
 
-    async def score_group(self, paths: list[ScoreRequest]) -> list[tuple[float, ...]]:
+    async def score_group(self, paths: list[ScoreRequest]) -> list[LogProbs]:
         """The policy's log-probs of each path's tokens, at temperature 1."""
         return await asyncio.gather(*(self._score_one(path) for path in paths))
 
-    async def _score_one(self, path: ScoreRequest) -> tuple[float, ...]:
+    async def _score_one(self, path: ScoreRequest) -> LogProbs:
         # vLLM must generate at least one token, which is not used.
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         final = None
@@ -167,7 +166,7 @@ class _RPOEngine(RolloutRayActor):
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")
         first = len(path.token_ids) - path.n_tokens
         scored = zip(path.token_ids[first:], final.prompt_logprobs[first:], strict=True)
-        return tuple(log_probs[token].logprob for token, log_probs in scored)
+        return as_log_probs(log_probs[token].logprob for token, log_probs in scored)
 
 
 RPOEngine = ray.remote(_RPOEngine)

@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from openrlhf_rpo.types import Rejected
+import numpy as np
+
+from openrlhf_rpo.types import LogProbs, Rejected, TokenIds, as_log_probs, in_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +17,15 @@ class Request:
     ``rejected`` affects the draw of the first new token; it needs ``temperature`` and ``top_p`` 1.
     """
 
-    token_ids: tuple[int, ...]
+    token_ids: TokenIds
     max_tokens: int
     seed: int
     temperature: float
     top_p: float = 1.0
     rejected: Rejected | None = None
+
+    def __post_init__(self) -> None:
+        in_arrays(self, "token_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +47,12 @@ class GroupRequest:
 class Generated:
     """What the engine sampled: token ids (with the end token), their log-probs, and "stop", "length" or "unfinished"."""
 
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
+    token_ids: TokenIds
+    log_probs: LogProbs
     finish_reason: str
+
+    def __post_init__(self) -> None:
+        in_arrays(self, "token_ids", "log_probs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +75,31 @@ def rounding(samples: Iterable[tuple[Generated, Generated]]) -> dict[str, float]
     "read": tokens; "gap": the sum of absolute differences in nats; "noise": how many tokens verified reuse would expect to
     reject for it, at lenience 1, although the policy has not changed: max(0, 1 - p / q).
     """
-    gaps = [p - q for drawn, read in samples for q, p in zip(drawn.log_probs, read.log_probs, strict=True)]
-    return {"read": len(gaps), "gap": sum(map(abs, gaps)), "noise": sum(-math.expm1(min(gap, 0.0)) for gap in gaps)}
+    pairs = [(drawn.log_probs, read.log_probs) for drawn, read in samples] or [(as_log_probs(), as_log_probs())]
+    drawn, read = (np.concatenate(column).astype(float) for column in zip(*pairs, strict=True))
+    gaps = read - drawn
+    return {"read": len(gaps), "gap": float(abs(gaps).sum()), "noise": float(-np.expm1(np.minimum(gaps, 0)).sum())}
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """A stored path to score: ``token_ids`` = prompt ids + path ids; the last ``n_tokens`` are the path's."""
 
-    token_ids: tuple[int, ...]
+    token_ids: TokenIds
     n_tokens: int
+
+    def __post_init__(self) -> None:
+        in_arrays(self, "token_ids")
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
     """A group of ``n_samples`` whose prefixes depend on the log-probs that ``paths`` have now; ``begin`` makes its request
-    of them, a tuple for each path."""
+    of those."""
 
     paths: list[ScoreRequest]
     n_samples: int
-    begin: Callable[[list[tuple[float, ...]]], GroupRequest]
+    begin: Callable[[list[LogProbs]], GroupRequest]
 
     def __len__(self) -> int:
         return self.n_samples

@@ -9,7 +9,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from openrlhf_rpo.algo.draws import keyed_generator, request_seed
@@ -26,7 +25,7 @@ from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.rollout.selection import Asked
 from openrlhf_rpo.rollout.unfinished import begin, count, go_on, shortened, tail
 from openrlhf_rpo.run.phases import PhaseClock
-from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
+from openrlhf_rpo.types import Group, LogProbs, Path, Prefix, Question, Sample, as_log_probs
 
 
 @dataclass(frozen=True)
@@ -145,14 +144,14 @@ class Rollout:
         # Each stored path is scored once.
         return ToVerify(cut, list({path.slot: path for path in cut.paths}.values()))
 
-    def _verified(self, question: Question, start: "ToVerify", log_probs: list[tuple[float, ...]]) -> tuple[Sample, ...]:
+    def _verified(self, question: Question, start: "ToVerify", log_probs: list[LogProbs]) -> tuple[Sample, ...]:
         """The samples that go on from what the policy accepts, given its log-probs of each distinct path.
 
         A path that fills --data.max_len is one token longer than an engine accepts. Its last token, which is always cut,
         gets probability 0.
         """
         now = {
-            path.slot: (*scored, *[-math.inf] * (len(path) - len(scored)))
+            path.slot: scored + as_log_probs([-math.inf]) * (len(path) - len(scored))
             for path, scored in zip(start.distinct, log_probs, strict=True)
         }
         cut = replace(start.cut, log_probs=tuple(now[path.slot] for path in start.cut.paths))
@@ -169,7 +168,7 @@ class Rollout:
         if self.config.drafts.mode == "off":
             return [[] for _ in stored]
         newest_first = [sorted(known.paths.values(), key=lambda path: -path.step) for known in stored]
-        return [[np.array(path.token_ids, np.int32).tobytes() for path in paths] for paths in newest_first]
+        return [[path.token_ids.tobytes() for path in paths] for paths in newest_first]
 
     def engine_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """What the engines counted in a step with these groups."""
@@ -274,7 +273,7 @@ class Rollout:
             requests = self._requests(questions[i], begun[i], sampling, step)
             return GroupRequest(requests, len(questions[i].prompt_ids), stored[i], reads)
 
-        def verified(i: int, start: ToVerify, log_probs: list[tuple[float, ...]]) -> GroupRequest:
+        def verified(i: int, start: ToVerify, log_probs: list[LogProbs]) -> GroupRequest:
             begun[i] = self._verified(questions[i], start, log_probs)
             if len(begun) == len(starts):
                 phase.close()
@@ -309,7 +308,7 @@ class Rollout:
         longest = self.max_path_length(question, sampling)
         return [
             Request(
-                token_ids=(*question.prompt_ids, *s.prefix.token_ids, *s.response_ids),
+                token_ids=question.prompt_ids + s.prefix.token_ids + s.response_ids,
                 max_tokens=self._budget(s.prefix, longest) - len(s.response_ids),
                 seed=request_seed(self.seed, step, question.question_id, i),
                 temperature=sampling.temperature,
@@ -325,12 +324,12 @@ class Rollout:
 
     def _to_score(self, question: Question, path: Path) -> ScoreRequest:
         token_ids = path.token_ids[: self.max_len - 1 - len(question.prompt_ids)]
-        return ScoreRequest((*question.prompt_ids, *token_ids), len(token_ids))
+        return ScoreRequest(question.prompt_ids + token_ids, len(token_ids))
 
     def _reward_requests(self, group: Group) -> list[RewardRequest]:
         """As upstream, the query is prompt and path decoded together, with special tokens."""
-        prompt = list(group.question.prompt_ids)
-        paths = [[*s.prefix.token_ids, *s.response_ids] for s in group.samples]
+        prompt = group.question.prompt_ids.tolist()
+        paths = [(s.prefix.token_ids + s.response_ids).tolist() for s in group.samples]
         queries = self.tokenizer.batch_decode([prompt + path for path in paths], skip_special_tokens=False)
         responses = self.tokenizer.batch_decode(paths, skip_special_tokens=True)
         question = group.question

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from openrlhf_rpo.rollout.requests import Generated
-from openrlhf_rpo.types import FinishReason, Prefix, Sample
+from openrlhf_rpo.types import FinishReason, Prefix, Sample, as_ids, as_log_probs
 
 _REASONS: dict[str, FinishReason] = {"length": "length", "unfinished": "unfinished"}
 
 
 def begin(prefixes: Iterable[Prefix]) -> tuple[Sample, ...]:
     """Samples without a token."""
-    return tuple(Sample(prefix, (), (), "unfinished") for prefix in prefixes)
+    return tuple(Sample(prefix, as_ids(), as_log_probs(), "unfinished") for prefix in prefixes)
 
 
 def count(samples: Iterable[Sample]) -> int:

@@ -12,7 +12,7 @@ from typing import ClassVar, dataclass_transform
 
 from openrlhf_rpo.algo.variance import rewarded
 from openrlhf_rpo.option import option
-from openrlhf_rpo.types import Group, Path, Rejected, Visit
+from openrlhf_rpo.types import Group, LogProbs, Path, Rejected, Visit
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Cut:
     paths: tuple[Path, ...]
     generator: random.Random
     visits: tuple[Visit, ...] = ()
-    log_probs: tuple[tuple[float, ...], ...] = ()
+    log_probs: tuple[LogProbs, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -158,7 +158,7 @@ class Method:
         """m for each sample, the number of tokens dropped from the end of its path: 0 <= m <= path length."""
         raise NotImplementedError(f"method {self.name} continues stored paths, so it needs cuts()")
 
-    def rejected(self, path: Path, kept: int, log_probs: tuple[float, ...]) -> Rejected | None:
+    def rejected(self, path: Path, kept: int, log_probs: LogProbs) -> Rejected | None:
         """How to draw the token after the first ``kept`` tokens of ``path``; None: as usual.
 
         ``log_probs``: the current policy's, one per token of the path.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from openrlhf_rpo.algo.methods.method import Cut, Method, Stored
-from openrlhf_rpo.types import Path, Prefix
+from openrlhf_rpo.types import LogProbs, Path, Prefix, as_log_probs
 
 
 def choose_paths(method: Method, stored: Stored, n_samples: int) -> tuple[Path, ...]:
@@ -33,7 +33,7 @@ def choose_prefixes(method: Method, cut: Cut, longest: int) -> tuple[Prefix, ...
     cuts = tuple(method.cuts(cut))
     if len(cuts) != cut.n_samples:
         raise ValueError(f"method {method.name}: {len(cuts)} cuts for {cut.n_samples} samples")
-    scored: Sequence[tuple[float, ...] | None] = cut.log_probs or [path.log_probs for path in cut.paths]
+    scored: Sequence[LogProbs | None] = cut.log_probs or [path.log_probs for path in cut.paths]
     heads = [_head(path, m, longest, logs) for path, m, logs in zip(cut.paths, cuts, scored, strict=True)]
     if not method.scores:
         return tuple(heads)
@@ -43,12 +43,12 @@ def choose_prefixes(method: Method, cut: Cut, longest: int) -> tuple[Prefix, ...
     )
 
 
-def _head(path: Path, cut: int, longest: int, log_probs: tuple[float, ...] | None) -> Prefix:
+def _head(path: Path, cut: int, longest: int, log_probs: LogProbs | None) -> Prefix:
     """All but the last ``cut`` tokens of the path, or its first ``longest``; a cut of 0 keeps it whole."""
     if not 0 <= cut <= len(path):
         raise ValueError(f"a cut of {cut} tokens does not fit a path of {len(path)}")
     cut = max(cut, len(path) - longest)
     kept = len(path) - cut
     if kept == 0:
-        log_probs = ()  # complete, even if the path has none
+        log_probs = as_log_probs()  # complete, even if the path has none
     return Prefix(path.token_ids[:kept], None if log_probs is None else log_probs[:kept], cut, path)

@@ -33,11 +33,13 @@ import random
 from collections.abc import Sequence
 from types import SimpleNamespace
 
+import numpy as np
+
 from openrlhf_rpo.algo.methods.method import Cut, Stored
 from openrlhf_rpo.algo.methods.replay import Replay
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.option import NOT_NEGATIVE, option, options_of
-from openrlhf_rpo.types import Path, Rejected
+from openrlhf_rpo.types import LogProbs, Path, Rejected
 
 _OF_REPLAY = options_of(Replay)
 
@@ -70,7 +72,7 @@ class Verify(Replay):
         pairs = zip(cut.paths, cut.log_probs, strict=True)
         return [_cut(path, now, self.verify_lenience, cut.generator) for path, now in pairs]
 
-    def rejected(self, path: Path, kept: int, log_probs: tuple[float, ...]) -> Rejected | None:
+    def rejected(self, path: Path, kept: int, log_probs: LogProbs) -> Rejected | None:
         if path.log_probs is None or kept == _n_verified(path):
             return None
         weight = residual_weight(path.log_probs[kept], log_probs[kept], self.verify_lenience)
@@ -80,16 +82,17 @@ class Verify(Replay):
         return [0] * len(prefix_lengths)
 
 
-def accepted(then: tuple[float, ...], now: tuple[float, ...], lenience: float, generator: random.Random) -> int:
+def accepted(then: Sequence[float], now: Sequence[float], lenience: float, generator: random.Random) -> int:
     """How many tokens are accepted, given the log-probs q (``then``) and p (``now``). NaN rejects."""
     if lenience == 0:
         return 0
-    leeway, log, random = math.log(lenience), math.log, generator.random
-    for t, (q, p) in enumerate(zip(then, now, strict=True)):
-        ratio = leeway + p - q
-        if not (ratio >= 0 or log(1.0 - random()) <= ratio):  # 1 - u is in (0, 1]
-            return t
-    return len(now)
+    q, p = np.asarray(then, np.float64), np.asarray(now, np.float64)
+    with np.errstate(invalid="ignore"):  # -inf - -inf
+        ratio = math.log(lenience) + p - q
+    doubtful = np.flatnonzero(~(ratio >= 0))
+    drawn = np.random.default_rng(generator.getrandbits(64)).random(len(doubtful))
+    rejected = doubtful[~(np.log1p(-drawn) <= ratio[doubtful])]  # 1 - u is in (0, 1]
+    return int(rejected[0]) if len(rejected) else len(now)
 
 
 def residual_weight(q: float, p: float, lenience: float) -> float:
@@ -100,7 +103,7 @@ def residual_weight(q: float, p: float, lenience: float) -> float:
     return max(0.0, 1 - lenience) / (1 - others) if others < 1 else 1.0
 
 
-def _cut(path: Path, now: tuple[float, ...], lenience: float, generator: random.Random) -> int:
+def _cut(path: Path, now: LogProbs, lenience: float, generator: random.Random) -> int:
     if path.log_probs is None:
         return len(path)
     n = _n_verified(path)

@@ -67,7 +67,7 @@ def find_runs(rows: Sequence[torch.Tensor]) -> tuple[Run, ...]:
     Rows with a common head are neighbours in sorted order, and the head of a run is the shortest head of its neighbouring
     pairs. So a best division of the first j rows extends a best division of the first i < j rows.
     """
-    order = sorted(range(len(rows)), key=lambda i: rows[i].tolist())
+    order = sorted(range(len(rows)), key=lambda i: _sortable(rows[i]))
     alike = [_common_head(rows[a], rows[b]) for a, b in zip(order, order[1:], strict=False)]
     lengths = [len(rows[i]) for i in order]
     best: list[tuple[int, int]] = [(0, 0)]  # tokens of the first j rows, and where their last run starts
@@ -90,6 +90,11 @@ def find_runs(rows: Sequence[torch.Tensor]) -> tuple[Run, ...]:
         runs.append(Run(tuple(members), head, tuple(len(rows[i]) - head for i in members)))
         end = start
     return tuple(reversed(runs))
+
+
+def _sortable(row: torch.Tensor) -> bytes:
+    """Ids in bytes that are ordered as the ids are."""
+    return row.numpy().astype(">i8").tobytes()
 
 
 def _common_head(a: torch.Tensor, b: torch.Tensor) -> int:

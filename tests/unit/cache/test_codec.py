@@ -32,12 +32,12 @@ TOKEN_IDS = st.lists(st.integers(0, 2**25), max_size=60)
 
 @given(TOKEN_IDS)
 def test_ids_come_back_exactly(ids: list[int]) -> None:
-    assert decode_token_ids(encode_token_ids(ids)) == tuple(ids)
+    assert decode_token_ids(encode_token_ids(ids)).tolist() == ids
 
 
 @pytest.mark.parametrize("ids", [(), (0,), (65535,), (65536,), (2**24 - 1, 1), (2**24,), (2**32 - 1, 0)])
 def test_ids_at_the_borders_of_the_item_types_come_back(ids: tuple[int, ...]) -> None:
-    assert decode_token_ids(encode_token_ids(ids)) == ids
+    assert tuple(decode_token_ids(encode_token_ids(ids))) == ids
 
 
 @given(st.lists(st.floats(-60000, 0), max_size=60))
@@ -49,8 +49,8 @@ def test_log_probs_come_back_to_half_precision(log_probs: list[float]) -> None:
 
 
 def test_log_probs_of_minus_infinity_are_kept_and_too_small_ones_become_it() -> None:
-    assert decode_log_probs(encode_log_probs((-math.inf, 0.0, -0.5, -1e9))) == (-math.inf, 0.0, -0.5, -math.inf)
-    assert decode_log_probs(encode_log_probs(())) == ()
+    assert tuple(decode_log_probs(encode_log_probs((-math.inf, 0.0, -0.5, -1e9)))) == (-math.inf, 0.0, -0.5, -math.inf)
+    assert len(decode_log_probs(encode_log_probs(()))) == 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -126,11 +126,11 @@ def test_the_two_low_bytes_of_a_large_vocabulary_are_stored_as_they_are() -> Non
 
 def test_what_an_earlier_version_stored_is_read() -> None:
     high = zlib.compress(b"\x00\x02" + b"\x00\x01", wbits=-15)
-    assert decode_token_ids(second(b"T\x02\x00\x00\x00" + b"\x01\x03" + high)) == (1, 65536 + 515)
-    assert decode_token_ids(frame(b"H" + b"\x01\x02" + b"\x00\x01")) == (1, 258)
-    assert decode_token_ids(frame(b"I" + b"\x01" + b"\x00" + b"\x00" + b"\x01")) == (2**24 + 1,)
-    assert decode_token_ids(frame(b"H")) == ()
-    assert decode_log_probs(frame(b"e" + b"\x00" + b"\xbc")) == (-1.0,)
+    assert tuple(decode_token_ids(second(b"T\x02\x00\x00\x00" + b"\x01\x03" + high))) == (1, 65536 + 515)
+    assert decode_token_ids(frame(b"H" + b"\x01\x02" + b"\x00\x01")).tolist() == [1, 258]
+    assert decode_token_ids(frame(b"I" + b"\x01" + b"\x00" + b"\x00" + b"\x01")).tolist() == [2**24 + 1]
+    assert decode_token_ids(frame(b"H")).tolist() == []
+    assert decode_log_probs(frame(b"e" + b"\x00" + b"\xbc")).tolist() == [-1.0]
 
 
 def test_a_long_path_of_a_vocabulary_of_150_000_takes_at_most_two_and_a_half_bytes_a_token() -> None:

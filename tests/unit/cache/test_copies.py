@@ -146,7 +146,7 @@ def test_a_log_left_by_the_missing_database_is_not_replayed(cache, commit, copy,
     PathCache.restore(copy, url)
     with reopen() as restored:
         assert restored.latest_step == 0
-        assert restored.paths(["q"])["q"].token_ids == (1, 2, 3)
+        assert tuple(restored.paths(["q"])["q"].token_ids) == (1, 2, 3)
 
 
 def test_a_damaged_copy_is_refused_and_nothing_takes_its_place(cache, copy, file, url) -> None:

@@ -17,7 +17,7 @@ def test_a_step_is_one_transaction(url, statement, child) -> None:
     assert child(url, statement).wait(60) == 9
     with PathCache.open(url, {}) as cache:
         assert cache.latest_step == 1
-        assert cache.paths(["q"])["q"].token_ids == (1,)
+        assert tuple(cache.paths(["q"])["q"].token_ids) == (1,)
         assert cache.visits(["q"])["q"].step == 1
 
 
@@ -25,7 +25,7 @@ def test_every_step_is_on_the_disk_when_its_commit_returns(url, file, child) -> 
     assert child(url, "killed after the commit").wait(60) == -9
     with PathCache.open(url, {}) as cache:
         assert cache.latest_step == 1
-        assert cache.paths(["q"])["q"].token_ids == (1,)
+        assert tuple(cache.paths(["q"])["q"].token_ids) == (1,)
         with cache._database.engine.connect() as connection:
             pragmas = [connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in ("synchronous", "journal_mode")]
         assert pragmas == [2, "wal"]  # 2 is FULL: the log is synced at each commit
@@ -55,7 +55,7 @@ def test_a_step_follows_a_full_disk_once_there_is_space(cache, commit, file) -> 
     assert cache.latest_step == 0
     pages = 1_000_000
     commit(cache, 1, {"q": long})
-    assert cache.paths(["q"])["q"].token_ids == long
+    assert tuple(cache.paths(["q"])["q"].token_ids) == long
 
 
 def test_two_processes_on_one_cache_are_refused_and_the_first_is_named(url, child) -> None:

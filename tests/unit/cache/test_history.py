@@ -210,7 +210,7 @@ def test_every_version_of_a_question_comes_oldest_first_and_without_log_probs(ca
     commit(cache, 1, {"q": (1, 2, 9), "r": None})
     commit(cache, 2, {"q": (1, 7)})
     found = cache.versions(["q", "r", "unknown"])
-    assert [path.token_ids for path in found["q"]] == [(1, 2, 3), (1, 2, 9), (1, 7)]
+    assert [tuple(path.token_ids) for path in found["q"]] == [(1, 2, 3), (1, 2, 9), (1, 7)]
     assert {path.log_probs for path in found["q"]} == {None} and cache.paths(["q"])["q"].log_probs is not None
     assert ([path.step for path in found["r"]], found["unknown"]) == ([0], [])
 

@@ -100,7 +100,7 @@ def test_a_flipped_byte_in_a_path_is_reported_when_it_is_read(cache, reopen, url
     with pytest.raises(CacheCorrupt, match=rf"{file} is damaged: path 1 of question q \(step 0\) is damaged"):
         reopen()
     with PathCache.open_to_read(url) as reader:
-        assert reader.paths(["r"])["r"].token_ids == (4, 5)
+        assert tuple(reader.paths(["r"])["r"].token_ids) == (4, 5)
         with pytest.raises(CacheCorrupt, match=rf"{file}: path 1 of question q \(step 0\) is damaged"):
             reader.paths(["q", "r"])
 
@@ -116,7 +116,7 @@ def test_a_damaged_row_is_reported_when_it_is_read(cache, url, commit, file) -> 
     with PathCache.open_to_read(url) as reader:
         with pytest.raises(CacheCorrupt, match=r"path 2 of question r \(step 0\) is damaged \(its checksum differs"):
             reader.paths(["r"])
-        assert reader.paths(["q"])["q"].token_ids == (1,)
+        assert tuple(reader.paths(["q"])["q"].token_ids) == (1,)
         with pytest.raises(CacheCorrupt, match="the visit of question q at step 1 is damaged"):
             reader.visits(["q"])
         with pytest.raises(CacheCorrupt, match=f"{file}: the record of step 1 is damaged .metrics holds"):

@@ -54,7 +54,7 @@ def test_a_writer_whose_connections_the_server_ended_stops_with_what_was_committ
         commit(cache, 2, {"q": (8,)})
     cache.close()
     with reopen() as again:
-        assert again.paths(["q"])["q"].token_ids == (9,)
+        assert tuple(again.paths(["q"])["q"].token_ids) == (9,)
         commit(again, 2, {"q": (8,)})
 
 

@@ -1,5 +1,7 @@
 """Groups that wait for the next step."""
 
+import math
+
 import pytest
 
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
@@ -79,5 +81,5 @@ def test_damage_is_found(cache, step):
 
 def test_what_cannot_be_stored_is_refused_and_nothing_is_written(cache, step):
     with pytest.raises(CacheError, match="the samples of question q cannot be stored"):
-        step(cache, 1, waiting("q", sample((1, -2))))
+        step(cache, 1, waiting("q", Sample(Prefix(), (1, 2), (-0.5, math.nan), "unfinished")))
     assert cache.latest_step == 0

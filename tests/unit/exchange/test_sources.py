@@ -62,7 +62,7 @@ def test_a_database_gives_its_paths_as_they_were_at_a_step(filled, url, tokenize
     now = {p.question_id: p for p in DatabaseSource(url, None).paths(own)}
     assert at_0.keys() == now.keys() == {"id0", "id1", "id2", "id3"}
     assert path_text(at_0["id1"].token_ids, tokenizer) == TEXTS[1] != path_text(now["id1"].token_ids, tokenizer)
-    assert at_0["id1"].log_probs == (-0.5,) * len(at_0["id1"].token_ids) and now["id1"].log_probs is None
+    assert tuple(at_0["id1"].log_probs) == (-0.5,) * len(at_0["id1"].token_ids) and now["id1"].log_probs is None
     assert (now["id1"].score, now["id1"].reward, now["id1"].question, now["id1"].label) == (1.0, 0.5, "1+1?", "2")
     assert all(p.text is None for p in now.values())  # not decoded needlessly
 

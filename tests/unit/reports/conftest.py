@@ -72,7 +72,7 @@ def figures(step: int, **changes: float) -> dict[str, float]:
 def commit(cache: PathCache, step: int, encode: Callable, **changes: float) -> None:
     """Question 0 keeps 8 tokens of its path and goes on; the others keep theirs, 1 from a wrong path once."""
     parent = cache.paths(["q0"])["q0"]
-    ids = parent.token_ids[:8] + encode(f" step {step} {ATTACK} 🧮")
+    ids = tuple(parent.token_ids[:8]) + encode(f" step {step} {ATTACK} 🧮")
     path = Path("q0", ids, None, "stop", 1.0, 0.75, 8, step, parent_id=parent.path_id)
     reset = Visit("q1", step, 5, 3, 20, 4, 4 * (step % 2), "reset", step == STEPS, 1 if step == 2 else OWN)
     decisions = [

@@ -152,7 +152,7 @@ def test_a_head_from_a_wrong_path_is_not_called_pruned(browser, begin_run, encod
         cache.commit_step(StepRecord(step, 0, step, {}), [CacheDecision(made, visit, others)])
 
     def child(question: str, step: int, parent: Path | None = None, slot: int = OWN) -> Path:
-        head = parent.token_ids[:4] if parent else ()
+        head = tuple(parent.token_ids[:4]) if parent else ()
         ids = head + encode(f" step {step}")
         return Path(question, ids, None, "stop", 1.0, 1.0, len(head), step, None, parent and parent.path_id, slot)
 

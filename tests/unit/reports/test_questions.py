@@ -69,7 +69,7 @@ def test_every_lineage_comes_out_as_it_was(generations):
         stored.append(Path("q", tuple(ids), None, "stop", 1.0, 1.0, kept, step, step + 1, step or None))
         before = ids
     [found] = details({"q": stored}, {}, {}, decode)
-    assert put_together(found["paths"]) == decode([path.token_ids for path in stored])
+    assert put_together(found["paths"]) == decode([path.token_ids.tolist() for path in stored])
 
 
 def test_the_index_has_every_event_of_later_steps(run_folder):

@@ -9,7 +9,7 @@ from vllm.engine import arg_utils
 
 from openrlhf_rpo.rollout.engine import _RPOEngine, offline_limits, without_weight
 from openrlhf_rpo.rollout.requests import Generated, Request, rounding
-from openrlhf_rpo.types import Rejected
+from openrlhf_rpo.types import Rejected, as_log_probs
 
 POLICY = {3: 0.5, 4: 0.3, 5: 0.2}
 
@@ -32,7 +32,7 @@ def test_new_tokens_get_the_log_probs_of_reading_but_for_one_that_fills_the_engi
 
     async def score(request):
         asked.append(request)
-        return (-1.0,) * request.n_tokens
+        return as_log_probs([-1.0] * request.n_tokens)
 
     engine._score_one = score
     drawn = Generated((9,) * new, (-2.0,) * new, "length")

@@ -201,8 +201,10 @@ def test_the_same_tokenizer_keeps_ids_log_probs_and_scores_exactly(start, other_
     run = start(other_run, scorer=scorer)
     report = run.load()
     paths = run.cache.paths(["id0", "id1"])
-    assert {p.token_ids for p in paths.values()} == {(5, 6, 7, 1)}
-    assert all(p.log_probs == (-0.5, -1.0, -0.25, -2.0) and (p.score, p.reward) == (1.0, 0.75) for p in paths.values())
+    assert {tuple(p.token_ids) for p in paths.values()} == {(5, 6, 7, 1)}
+    assert all(
+        tuple(p.log_probs) == (-0.5, -1.0, -0.25, -2.0) and (p.score, p.reward) == (1.0, 0.75) for p in paths.values()
+    )
     assert all(p.step == 0 and p.parent_id is None and p.prefix_length == 0 for p in paths.values())
     assert scorer.seen == []
     assert (report.matched, report.imported, report.through_text, report.skipped) == (2, 2, 0, {"unmatched": 1})

@@ -15,7 +15,7 @@ from openrlhf_rpo.rollout.reward_call import RewardResult
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.rollout.selection import Asked
-from openrlhf_rpo.types import CacheDecision, Path, Prefix, Question, Rejected, StepRecord, Visit
+from openrlhf_rpo.types import CacheDecision, LogProbs, Path, Prefix, Question, Rejected, StepRecord, Visit, as_log_probs
 
 TOKENIZER = AutoTokenizer.from_pretrained(model_dir("main"))
 QUESTIONS = [
@@ -51,9 +51,9 @@ class Engines:
         self.drafts.append(group.paths)
         return group.begin([self.score(path) for path in group.paths])
 
-    def score(self, path) -> tuple[float, ...]:
+    def score(self, path) -> LogProbs:
         """The policy of now is sure of the first ten tokens of a path, and has forgotten the eleventh."""
-        return (-0.01,) * 10 + (-1000.0,) * (path.n_tokens - 10)
+        return as_log_probs([-0.01] * 10 + [-1000.0] * (path.n_tokens - 10))
 
 
 class Rewards:
@@ -115,25 +115,25 @@ def test_the_engine_gets_prompt_and_prefix_as_the_ids_that_were_stored(rollout):
     made = rollout()
     group = made.roll_out(ASKED[:1], 2)[0]
     prefix = group.samples[0].prefix
-    assert 0 < len(prefix) < 20 and prefix.token_ids == tuple(range(2, 2 + len(prefix)))
+    assert 0 < len(prefix) < 20 and tuple(prefix.token_ids) == tuple(range(2, 2 + len(prefix)))
     assert all(request.token_ids == QUESTIONS[0].prompt_ids + prefix.token_ids for request in made.generator.groups[0])
 
 
 def test_the_members_of_a_group_share_their_prefix(rollout):
     group = rollout().roll_out(ASKED[:1], 2)[0]
-    assert len({sample.prefix.token_ids for sample in group.samples}) == 1
+    assert len({tuple(sample.prefix.token_ids) for sample in group.samples}) == 1
 
 
 def test_a_question_without_a_path_or_after_a_reset_starts_from_the_bare_prompt(rollout):
     made = rollout()
     _, after_reset, without_path = made.roll_out(ASKED, 2)
-    assert {s.prefix for s in (*after_reset.samples, *without_path.samples)} == {Prefix()}
+    assert all(s.prefix == Prefix() for s in (*after_reset.samples, *without_path.samples))
     assert made.generator.groups[2][0].token_ids == QUESTIONS[2].prompt_ids
 
 
 def test_prefix_and_response_make_up_the_new_path(rollout):
     sample = rollout().roll_out(ASKED[:1], 2)[0].samples[1]
-    assert (sample.response_ids, sample.response_log_probs) == ((7, 9, END), (-1.0, -2.0, -3.0))
+    assert (tuple(sample.response_ids), tuple(sample.response_log_probs)) == ((7, 9, END), (-1.0, -2.0, -3.0))
     assert sample.path_length == len(sample.prefix) + 3
     assert len(sample.prefix.log_probs) == len(sample.prefix)
 
@@ -182,7 +182,7 @@ def test_sampling_options_reach_the_engine(rollout):
 def test_evaluation_never_sees_a_prefix(rollout):
     made = rollout()
     groups = made.sample_bare(QUESTIONS, made.sampling, -1)
-    assert {s.prefix for group in groups for s in group.samples} == {Prefix()}
+    assert all(s.prefix == Prefix() for group in groups for s in group.samples)
     assert [group[0].token_ids for group in made.generator.groups] == [q.prompt_ids for q in QUESTIONS]
 
 
@@ -249,8 +249,8 @@ def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(r
     made = rollout(rpo__method="verify", rollout__top_p=1)
     verified, after_reset, _ = made.roll_out(ASKED, 2)
     [[draft]] = made.generator.drafts  # question a; its one path serves all samples
-    assert draft.token_ids == (*QUESTIONS[0].prompt_ids, *range(2, 21), END) and draft.n_tokens == 20
-    assert [(len(s.prefix), s.prefix.log_probs) for s in verified.samples] == [(10, (-0.01,) * 10)] * 4
+    assert draft.token_ids.tolist() == [*QUESTIONS[0].prompt_ids, *range(2, 21), END] and draft.n_tokens == 20
+    assert [s.prefix.log_probs for s in verified.samples] == [as_log_probs([-0.01] * 10)] * 4
     assert {len(s.prefix) for s in after_reset.samples} == {0}
     assert made.clock.seconds["verify"] > 0
     eleventh = Rejected(12, -1000.0, 0.0)
@@ -259,7 +259,7 @@ def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(r
 
 def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(rollout):
     made = rollout(rpo__method="verify", rollout__top_p=1, data__max_len=27)  # 7 of the prompt, 20 of the path
-    made.generator.score = lambda path: (-0.01,) * path.n_tokens
+    made.generator.score = lambda path: as_log_probs([-0.01]) * path.n_tokens
     [group] = made.roll_out(ASKED[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {19}
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
@@ -272,7 +272,7 @@ def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_
     cache.commit_step(StepRecord(2, 0, 2, {}), [CacheDecision(cut_off, visit)])
     for changes in ({"rollout__max_new_tokens": 20}, {"data__max_len": 27}):
         made = rollout(rpo__method="verify", rollout__top_p=1, **changes)
-        made.generator.score = lambda path: (-0.01,) * 19 + (-9.0,) * (path.n_tokens - 19)
+        made.generator.score = lambda path: as_log_probs([-0.01] * 19 + [-9.0] * (path.n_tokens - 19))
         [group] = made.roll_out(ASKED[:1], 3)
         assert {len(s.prefix) for s in group.samples} == {19}
         assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
@@ -295,7 +295,7 @@ def test_stored_paths_are_drafts_the_newest_first_and_are_counted_over_a_step(ro
     stored = made.stored([q.question_id for q in QUESTIONS])
     for asked, question, known in zip(made.generator.asked, QUESTIONS, stored, strict=True):
         newest = sorted(known.paths.values(), key=lambda path: -path.step)
-        assert [tuple(np.frombuffer(draft, np.int32)) for draft in asked.drafts] == [path.token_ids for path in newest]
+        assert asked.drafts == [np.array(path.token_ids, np.int32).tobytes() for path in newest]
         assert asked.prompt_length == len(question.prompt_ids)
     assert any(asked.drafts for asked in made.generator.asked)
     found = made.engine_metrics(groups)

@@ -38,7 +38,7 @@ def test_only_unfinished_samples_go_on():
     assert [s.finish_reason for s in first] == ["unfinished", "stop"]
     second = go_on(first, [made(4, "length")])
     assert [(len(s.prefix), len(s.response_ids), s.finish_reason) for s in second] == [(2, 7, "length"), (0, 2, "stop")]
-    assert second[0].response_log_probs == (-1.0,) * 7 and count(second) == 9
+    assert tuple(second[0].response_log_probs) == (-1.0,) * 7 and count(second) == 9
 
 
 lengths = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=8)

@@ -59,7 +59,8 @@ def test_without_a_stored_path_there_is_nothing_to_reset():
 @pytest.mark.parametrize("prefix", [Prefix(), Prefix((), (), 6, PARENT)], ids=["fresh", "everything cut"])
 def test_a_path_that_inherits_no_token_has_no_parent(prefix):
     path = run(sample(1.0, prefix=prefix)).path
-    assert (path.parent_id, path.prefix_length, path.token_ids, path.log_probs) == (None, 0, (50, 51, 52), (-1.0,) * 3)
+    assert (path.parent_id, path.prefix_length) == (None, 0)
+    assert (tuple(path.token_ids), tuple(path.log_probs)) == ((50, 51, 52), (-1.0,) * 3)
 
 
 def test_a_path_on_a_prefix_without_log_probs_has_none():
@@ -73,7 +74,7 @@ def test_the_visit_remembers_the_shortest_path_right_or_wrong():
 def test_a_resumed_run_decides_the_same():
     samples = [sample(1.0, i) for i in range(1, 9)]
     assert [run(*samples, step=step) for step in range(5)] == [run(*samples, step=step) for step in range(5)]
-    assert len({run(*samples, step=step).path.token_ids for step in range(20)}) > 1
+    assert len({tuple(run(*samples, step=step).path.token_ids) for step in range(20)}) > 1
 
 
 @pytest.mark.parametrize("unscored", [sample(None), Sample(PREFIX, (9,), (-1.0,), "stop", 1.0)])

@@ -130,4 +130,4 @@ def test_no_prefix_is_longer_than_asked_so_that_a_full_path_leaves_room():
 def test_a_path_that_was_scored_keeps_the_new_log_probs():
     now = tuple(-float(i) for i in range(10))
     prefixes = choose(path(), method=by(*(7,) * 4, scores=True), log_probs=(now,) * 4)
-    assert prefixes[0].log_probs == now[:3]
+    assert tuple(prefixes[0].log_probs) == now[:3]

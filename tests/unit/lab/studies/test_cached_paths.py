@@ -149,4 +149,5 @@ def test_a_cache_of_a_run_that_was_trained_again_is_another_study(study, make_ca
 def test_each_cut_has_its_own_prefix_for_every_sample():
     path = continuations.StoredPath((1, 2, 3, 4), ended=True, score=1.0)
     prefixes = continuations.prefixes_of(path, [parse_cut("1"), parse_cut("100%")], samples=2)
-    assert [p.token_ids for p in prefixes] == [(1, 2, 3), (1, 2, 3), (), ()] and [p.cut for p in prefixes] == [1, 1, 4, 4]
+    assert [tuple(p.token_ids) for p in prefixes] == [(1, 2, 3), (1, 2, 3), (), ()]
+    assert [p.cut for p in prefixes] == [1, 1, 4, 4]

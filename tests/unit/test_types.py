@@ -1,0 +1,27 @@
+import math
+import pickle
+from array import array
+
+import pytest
+
+from openrlhf_rpo.types import Path, Prefix, Question, Sample
+
+
+def test_tokens_take_four_bytes_each_whatever_they_were_given_as():
+    sample = Sample(Prefix([1, 2], (-0.5, -1.0)), (3, 4), [-0.25, -math.inf], "stop")
+    assert sample.prefix.token_ids + sample.response_ids == array("I", [1, 2, 3, 4])
+    assert sample.prefix.log_probs + sample.response_log_probs == array("f", [-0.5, -1.0, -0.25, -math.inf])
+    assert sample.response_ids.itemsize == sample.response_log_probs.itemsize == 4
+    assert pickle.loads(pickle.dumps(sample)) == sample
+    assert Path("q", (1,), None, "stop", 0.0, 0.0).log_probs is None
+
+
+def test_an_array_is_kept_and_not_copied():
+    ids = array("I", range(5))
+    assert Question("q", "", "", prompt_ids=ids).prompt_ids is ids
+
+
+@pytest.mark.parametrize("ids", [(-1,), (2**32,), (1.5,), ("a",)])
+def test_what_is_no_token_id_is_refused_by_name(ids):
+    with pytest.raises(ValueError, match="token_ids of a Path"):
+        Path("q", ids, None, "stop", 0.0, 0.0)
