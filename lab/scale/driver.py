@@ -7,7 +7,8 @@ of several rounds; seconds of a whole step are reckoned from that, as every stag
     make bench NAME=driver QUICK=1
     python -m lab.bench driver --report lab/results/DATE-driver
 
-The figures: by stage, nanoseconds a token (median, least, most) and seconds of a step.
+The figures: by stage, nanoseconds a token (median, least, most) and seconds of a step; bytes a token of samples and of the
+experiences made of them, which are alive together.
 """
 
 import argparse
@@ -49,8 +50,7 @@ def stages(samples: int) -> dict[str, Stage]:
     question = Question("id", "prompt", "label", prompt_ids=as_ids(range(PROMPT)))
     members = [Sample(Prefix(), a, b, "stop", 1.0, 1.0) for a, b in zip(ids, log_probs, strict=True)]
     groups = [Group(question, tuple(members[i : i + GROUP])) for i in range(0, samples, GROUP)]
-    method = Verify()
-    experiences = [experience for group in groups for experience in to_experiences(group, method)]
+    experiences = built(groups)
     rows = [experience.sequences[0] for experience in experiences]
     batches = [Experience.concat_experiences(experiences[i : i + GROUP], 0) for i in range(0, samples, GROUP)]
     return {
@@ -59,7 +59,7 @@ def stages(samples: int) -> dict[str, Stage]:
         "stored paths are verified": lambda: [
             accepted(then, p, 1.0, random.Random(0)) for then, p in zip(log_probs, now, strict=True)
         ],
-        "experiences are built": lambda: [e for group in groups for e in to_experiences(group, method)],
+        "experiences are built": lambda: built(groups),
         "groups are dealt to ranks": lambda: over_ranks(rows, GROUP, RANKS),
         "micro-batches are put together": lambda: [
             Experience.concat_experiences(experiences[i : i + GROUP], 0) for i in range(0, samples, GROUP)
@@ -69,6 +69,21 @@ def stages(samples: int) -> dict[str, Stage]:
         "new paths are stored": lambda: [
             (encode_token_ids(a), encode_log_probs(b)) for a, b in zip(ids, log_probs, strict=True)
         ],
+    }
+
+
+def built(groups: list[Group]) -> list[Experience]:
+    return [experience for group in groups for experience in to_experiences(group, Verify())]
+
+
+def held() -> dict[str, float]:
+    """Bytes a token."""
+    sample = Sample(Prefix(), as_ids(range(TOKENS)), as_log_probs([0.0]) * TOKENS, "stop", 1.0, 1.0)
+    [experience] = built([Group(Question("id", "prompt", "label", prompt_ids=as_ids(range(PROMPT))), (sample,))])
+    arrays, tensors = (sample.response_ids, sample.response_log_probs), filter(torch.is_tensor, vars(experience).values())
+    return {
+        "samples": sum(len(a) * a.itemsize for a in arrays) / TOKENS,
+        "experiences": sum(t.nbytes for t in tensors) / (TOKENS + PROMPT),
     }
 
 
@@ -95,6 +110,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "ns_a_token": {name: [1e9 * of(own) for of in (median, min, max)] for name, own in each.items()},
         "seconds": {name: SAMPLES * TOKENS * median(own) for name, own in each.items()},
         "together": SAMPLES * TOKENS * sum(map(median, each.values())),
+        "bytes_a_token": held(),
     }
     write_report(args.report, figures, page(figures))
     return figures
@@ -107,7 +123,11 @@ def page(figures: dict[str, Any]) -> list[str]:
         for name, (middle, least, most) in figures["ns_a_token"].items()
     ]
     rows.append(["together", "", f"{figures['together']:.1f}"])
-    said = f"Seconds are those of {SAMPLES:,} samples of {TOKENS:,} tokens, reckoned from fewer; the driver uses one core."
+    memory = " and ".join(f"{n:.1f} as {name}" for name, n in figures["bytes_a_token"].items())
+    said = (
+        f"Seconds are those of {SAMPLES:,} samples of {TOKENS:,} tokens, reckoned from fewer; the driver uses one core. "
+        f"A token takes {memory} (bytes)."
+    )
     return [
         *header("What the driver does with a step's tokens", figures),
         said,

@@ -5,9 +5,9 @@ answers with a long tail up to 4,096 and 16,384 tokens; every answer from its fi
 answer cut and generated again (`rpo`), verified answers (`verify`), drafts in the passes that they make faster, and both.
 What is reused is assumed, not measured: the page says how. A step that NeMo RL published is beside it.
 
-On this machine: runs of the testbed through the real command. The rates are measured in the runs of one seed, full answers
-and verified ones, by least squares over their steps; then the model says how long each step of other runs takes, of another
-seed, from the lengths of its samples alone, and of two more ways to generate. "ok" if all runs agree within a fifth.
+On this machine: runs of the testbed through the real command. The rates are measured in the runs of one seed on all levels
+(full answers, verified ones, drafts), by least squares over their steps. Then the model says how long the steps of other
+runs take, of another seed and one more way to generate, from the tokens of their samples. "ok" if all agree within a fifth.
 
     make bench NAME=plan QUICK=1                                  the GPUs' part alone
     python -m lab.bench plan --report lab/results/DATE-plan
@@ -16,11 +16,12 @@ seed, from the lengths of its samples alone, and of two more ways to generate. "
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import groupby
+from itertools import chain, groupby, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from lab import frontier
 from lab.arms import arms
@@ -28,11 +29,14 @@ from lab.bench import about, header, table, write_report
 from lab.runs import finished
 from lab.training import in_turn
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.exchange.text import load_tokenizer
 from openrlhf_rpo.launch.doctor import seconds as model
 from openrlhf_rpo.launch.doctor.memory import ModelShape
 from openrlhf_rpo.launch.doctor.seconds import Cluster, Drafts, Rates, Work
 from openrlhf_rpo.run.checkpoints import CACHE_FILE
-from openrlhf_rpo.run.samples import FOLDER, read_samples, sample_files
+from openrlhf_rpo.run.samples import FOLDER, sample_files
+from openrlhf_rpo.tables import read_rows
+from openrlhf_rpo.training.shared_prefix.layout import shared_tokens
 
 SHAPES = {
     "1.5B": ModelShape(1_543_714_304, 28, 1536, 2, 128, 151_936),
@@ -44,10 +48,11 @@ PUBLISHED = 97.7
 1,060 tokens, at most 4,096; log-probs of the policy and of a reference are computed beside training."""
 GROUP, A_GPU, PROMPT = 8, 64, 200
 DRAFTS = Drafts(4, 1.5, auto=True)
-MEASURED = {"full answers": "raft", "verify": "verify_raft"}
-"""Arms of the frontier whose first runs give the rates."""
+WAYS = {"full answers": "raft", "verify": "verify_raft", "drafts": "raft", "rpo": "rpo_raft"}
+"""Arms of the frontier."""
+MEASURED = ("full answers", "verify", "drafts")
+"""Their first runs give the rates."""
 PHASES = ("rollout", "train", "rest")
-HELD_AGAINST = {**MEASURED, "rpo": "rpo_raft", "drafts": "raft"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     figures = about() | {"gpus": on_gpus(), "published": PUBLISHED, "said": sum(nemo().values())}
     if not args.quick:
-        figures["runs"] = {level: on_this_machine(args, level) for level in args.levels}
+        figures["runs"] = on_this_machine(args)
         ratios = [one["ratio"] for level in figures["runs"].values() for one in level.values()]
         figures["ok"] = all(abs(ratio - 1) <= 0.2 for ratio in ratios)
     write_report(args.report, figures, page(figures))
@@ -103,25 +108,30 @@ def nemo() -> dict[str, float]:
 # ── Runs on this machine ──
 
 
-def on_this_machine(args: argparse.Namespace, level: str) -> dict[str, Any]:
-    """Measured and modelled seconds of the runs on a level, by way to generate."""
+def on_this_machine(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Measured and modelled seconds of runs, by level and way to generate."""
     asked = argparse.Namespace(out=args.out, questions=64, evaluations=1)
-    own = {way: replace(arms(level)[name], steps=args.steps) for way, name in HELD_AGAINST.items()}
-    logged = {way: arm.named(arm.name, {"rpo.log_samples": 64}) for way, arm in own.items()}
-    logged["drafts"] = logged["drafts"].named("drafts", {"rpo.drafts": "on"})
-    first = {way: frontier.cell(asked, level, logged[way], 100).job for way in MEASURED}
-    others = {way: frontier.cell(asked, level, arm, 101).job for way, arm in logged.items()}
-    for _ in in_turn([job for job in (*first.values(), *others.values()) if not finished(job.run)]):
+    first, others = {}, {}
+    for way, level in product(WAYS, args.levels):
+        arm = replace(arms(level)[WAYS[way]], steps=args.steps)
+        arm = arm.named(arm.name, {"rpo.log_samples": 64})
+        if way == "drafts":
+            arm = arm.named("drafts", {"rpo.drafts": "on"})
+        if way in MEASURED:
+            first[level, way] = frontier.cell(asked, level, arm, 102).job
+        others[level, way] = frontier.cell(asked, level, arm, 103).job
+    jobs = [runs[at] for at in others for runs in (first, others) if at in runs]
+    for _ in in_turn([job for job in jobs if not finished(job.run)]):
         pass
     cluster = Cluster(engines=1, ranks=1, imbalance=1.0)
     rates = fitted([step for job in first.values() for step in steps_of(job.run.folder)], cluster)
-    found = {}
-    for way, job in others.items():
+    found: dict[str, dict[str, Any]] = {level: {} for level in args.levels}
+    for (level, way), job in others.items():
         steps = steps_of(job.run.folder)
         said = [measured_phases(work, rates, cluster, drafts) for work, drafts, _ in steps]
         phases = {name: [sum(taken[name] for *_, taken in steps), sum(one[name] for one in said)] for name in PHASES}
         measured, modelled = (sum(column) for column in zip(*phases.values(), strict=True))
-        found[way] = {"phases": phases, "measured": measured, "said": modelled, "ratio": modelled / measured}
+        found[level][way] = {"phases": phases, "measured": measured, "said": modelled, "ratio": modelled / measured}
     return found
 
 
@@ -138,21 +148,29 @@ Step = tuple[Work, Drafts | None, dict[str, float]]
 def steps_of(folder: Path) -> list[Step]:
     """The steps of a run but for the first, in which engines and kernels are still warming up."""
     checkpoints = folder / "checkpoints"
+    tokenizer = load_tokenizer(str(folder / "model"), offline=True)
     with PathCache.open_to_read(f"sqlite:///{(checkpoints / CACHE_FILE).resolve()}") as cache:
         records = {record.step: record.metrics for record in cache.records()}
-    return [of_step(records[step], list(read_samples(file))) for step, file in sample_files(checkpoints / FOLDER)[1:]]
+    return [
+        of_step(records[step], list(read_rows(file)), tokenizer) for step, file in sample_files(checkpoints / FOLDER)[1:]
+    ]
 
 
-def of_step(metrics: Mapping[str, float], samples: Sequence[Mapping[str, Any]]) -> Step:
+def of_step(metrics: Mapping[str, float], samples: Sequence[Mapping[str, Any]], tokenizer: Any) -> Step:
     groups = [list(group) for _, group in groupby(samples, key=lambda row: row["question_id"])]
 
     def column(of: Any) -> np.ndarray:
         return np.array([[of(row) for row in group] for group in groups], float)
 
+    def ids(row: Mapping[str, Any]) -> torch.Tensor:
+        before = tokenizer([row["prompt"], row["prefix"]], add_special_tokens=False)["input_ids"]
+        return torch.tensor([*chain(*before), *row["response_ids"]])
+
     prefix, new = column(lambda row: row["prefix_length"]), column(lambda row: row["path_length"] - row["prefix_length"])
     scored = column(lambda row: row["prefix_length"] + row["cut"]) * ("timing/verify" in metrics)
     prompt = metrics["total_length"] - metrics["rpo/path_length"]
     common = bool((prefix == prefix[:, :1]).all())
+    trained = sum(shared_tokens([ids(row) for row in group]) for group in groups)
     taken = {"rollout": metrics.get("timing/verify", 0.0) + metrics["timing/rollout"], "train": metrics["timing/train"]}
     taken["rest"] = metrics["timing/step_total"] - sum(taken.values())
     drafts = None
@@ -160,19 +178,21 @@ def of_step(metrics: Mapping[str, float], samples: Sequence[Mapping[str, Any]]) 
         accepted = drafted * metrics["rpo/drafts/accepted"]
         passes = metrics["rpo/generated_tokens"] - accepted
         drafts = Drafts(drafted / passes, accepted / passes)
-    return Work(prompt, scored, prefix, new, common), drafts, taken
+    return Work(prompt, scored, prefix, new, common, trained), drafts, taken
 
 
 def fitted(steps: Sequence[Step], cluster: Cluster) -> Rates:
     """The rates that say the seconds of these steps best; none is negative. The model is linear in them."""
     by_phase = {
-        "rollout": ("start", "a_pass", "sequence", "read"),
+        "rollout": ("start", "a_pass", "sequence", "draft", "read"),
         "train": ("update", "train"),
         "rest": ("rest",),
     }
     found: dict[str, float] = {field.name: 0.0 for field in fields(Rates)}
     for phase, names in by_phase.items():
-        one = [[measured_phases(work, Rates(**{name: 1.0}), cluster)[phase] for name in names] for work, *_ in steps]
+        one = [
+            [measured_phases(w, Rates(**{name: 1.0}), cluster, drafts)[phase] for name in names] for w, drafts, _ in steps
+        ]
         found |= dict(zip(names, not_negative(np.array(one), np.array([taken[phase] for *_, taken in steps])), strict=True))
     return Rates(**found)
 

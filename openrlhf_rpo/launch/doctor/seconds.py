@@ -40,7 +40,7 @@ SYNC = 25e9
 """Bytes a second from the trainer to the engines: half of a 400 Gb/s network. An assumption."""
 SLEEP = 2.0
 """Seconds to wake engines and let them sleep (TRL issue 4086: 0.3 and 1.3 to 1.6 at 52 GiB)."""
-DRIVER = 4.2e-7
+DRIVER = 7e-8
 """Seconds a token (``make bench NAME=driver``)."""
 IMBALANCE = 1.1
 """The slowest rank's tokens against the mean (``make bench NAME=balance``: 1.02 to 1.19)."""
@@ -50,14 +50,15 @@ IMBALANCE = 1.1
 class Rates:
     """Seconds that things take.
 
-    Of an engine: a pass, a sequence in it, a token behind a sequence in it, a token that is read. Of a training process: a
-    token's forward pass, its forward and backward pass, an optimizer step (``update``). Of a step, whatever it does: a
-    rollout's ``start``, and the ``rest``. Of the ``driver``: a token.
+    Of an engine: a pass, a sequence in it, a token behind a sequence in it, a drafted token in it, a token that is read. Of
+    a training process: a token's forward pass, its forward and backward pass, an optimizer step (``update``). Of a step,
+    whatever it does: a rollout's ``start``, and the ``rest``. Of the ``driver``: a token.
     """
 
     a_pass: float = 0.0
     sequence: float = 0.0
     behind: float = 0.0
+    draft: float = 0.0
     read: float = 0.0
     forward: float = 0.0
     train: float = 0.0
@@ -72,7 +73,8 @@ class Work:
     """The samples of a step: tokens, each array [groups, samples].
 
     ``scored``: of stored paths that the engines read to verify them; ``prefix``: kept; ``new``: generated; ``prompt``: of
-    every question. ``common``: the samples of a group have one prefix.
+    every question. ``common``: the samples of a group have one prefix. ``trained``: what a training pass runs, where it is
+    known; else the prompt, and a common prefix, are counted once in a group.
     """
 
     prompt: float
@@ -80,6 +82,7 @@ class Work:
     prefix: np.ndarray
     new: np.ndarray
     common: bool = True
+    trained: float | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def phases(work: Work, rates: Rates, cluster: Cluster, forwards: int = 0, drafts
     """
     kept = work.prompt + work.prefix + work.new
     shared = (work.prompt + work.prefix[:, :1]) if work.common else np.full((len(kept), 1), work.prompt)
-    trained = float((kept - shared).sum() + shared.sum()) / cluster.ranks * cluster.imbalance
+    packed = float((kept - shared).sum() + shared.sum()) if work.trained is None else work.trained
+    trained = packed / cluster.ranks * cluster.imbalance
     seconds = {
         "verify": rates.read * float(work.scored.sum() + work.prompt * (work.scored.sum(1) > 0).sum()) / cluster.engines,
         "rollout": rates.start + max(_generating(work, rates, cluster, drafts, e) for e in range(cluster.engines)),
@@ -133,7 +137,7 @@ def _generating(work: Work, rates: Rates, cluster: Cluster, drafts: Drafts | Non
     running, behind = abreast(new.ravel(), work.prompt + prefix.ravel(), cluster.sequences)
     plain = rates.a_pass + rates.sequence * running + rates.behind * behind
     if drafts is not None:
-        with_drafts = (plain + rates.sequence * running * drafts.tokens) / (1 + drafts.accepted)
+        with_drafts = (plain + rates.draft * running * drafts.tokens) / (1 + drafts.accepted)
         plain = np.minimum(plain, with_drafts) if drafts.auto else with_drafts
     return rates.read * unread + float(plain.sum())
 
@@ -171,6 +175,7 @@ def of_gpus(shape: ModelShape, gpu: str, per_engine: int, length: float, sleeps:
         a_pass=PASS + weights / reading,
         sequence=2 * shape.parameters / (flops * FORWARD * per_engine),
         behind=kv_bytes_per_token(shape, 2) / reading,
+        draft=2 * shape.parameters / (flops * FORWARD * per_engine),
         read=forward / (flops * FORWARD * per_engine),
         forward=forward / (flops * FORWARD),
         train=3 * forward / (flops * MFU),

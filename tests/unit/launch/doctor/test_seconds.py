@@ -71,7 +71,7 @@ def test_engines_share_the_groups_and_ranks_the_tokens():
 
 
 def test_drafts_shorten_a_rollout_by_what_is_accepted():
-    step, rates = work([[8, 8]]), Rates(a_pass=1, sequence=0.1)
+    step, rates = work([[8, 8]]), Rates(a_pass=1, sequence=0.1, draft=0.1)
     assert phases(step, rates, ONE, drafts=Drafts(4, 1))["rollout"] == pytest.approx(8 / 2 * (1 + 0.2 * 5))
 
 
