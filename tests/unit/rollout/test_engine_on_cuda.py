@@ -100,6 +100,15 @@ H100 = {
 }
 
 
+@pytest.fixture(scope="module")
+def inspected(tmp_path_factory):
+    """vLLM's cache with what it must know of the model's class, which cannot be imported on the pretended platform."""
+    cache = str(tmp_path_factory.mktemp("vllm"))
+    program = "from vllm import ModelRegistry as r; assert r._try_inspect_model_cls('Qwen2ForCausalLM')"
+    subprocess.run([sys.executable, "-c", program], env=os.environ | {"VLLM_CACHE_ROOT": cache}, check=True, timeout=300)
+    return {"VLLM_CACHE_ROOT": cache}
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -112,10 +121,12 @@ H100 = {
     ],
     ids=["as it is", "two GPUs", "fp16", "sequences", "sequences and tokens", "drafts"],
 )
-def test_on_h100s_vllm_is_started_with(changes, expected):
+def test_on_h100s_vllm_is_started_with(changes, expected, inspected):
     asked = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True, "limits": None, "weights": "bf16"} | changes
     words = [sys.executable, "-c", PROGRAM, json.dumps([str(model_dir("main")), asked])]
-    environment = os.environ | {"OPENRLHF_RPO_DEVICE": "cuda", "RAY_ADDRESS": "none", "CUDA_VISIBLE_DEVICES": "0,1"}
+    environment = (
+        os.environ | {"OPENRLHF_RPO_DEVICE": "cuda", "RAY_ADDRESS": "none", "CUDA_VISIBLE_DEVICES": "0,1"} | inspected
+    )
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == H100 | expected
