@@ -2,7 +2,7 @@
 
     python -m lab.compare CHECKPOINTS MODEL CHECKPOINTS MODEL
 
-Times and paths are ignored. Meant for runs with ``--train.full_determinism_enable``.
+Times, shares of time, and paths are ignored. Meant for runs with ``--train.full_determinism_enable``.
 """
 
 import sys
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import MetaData, create_engine, select
 
-_TIMES = ("timing/", "eval_seconds")
+_TIMES = ("timing/", "eval_seconds", "rpo/rollout_busy", "rpo/train_busy")
 _PLAIN = (int, float, str, bytes, type(None))
 _DEEPSPEEDS_OWN = {"ds_config", "ds_version"}
 

@@ -2,7 +2,8 @@
 
 Every run is the real command (Ray, DeepSpeed, vLLM) on the testbed with full determinism. A kill is SIGKILL to all of
 the run's processes. A chain starts a run, kills it several times, lets the last attempt finish, and compares database, final
-weights and the optimizer of the last checkpoint with those of the uninterrupted run, bit by bit.
+weights and the optimizer of the last checkpoint with those of the uninterrupted run, bit by bit. Where these depend on the
+clock (``BY_INVARIANTS``), it checks what holds whatever the clock does (``lab/invariants.py``).
 
     make bench NAME=kill-resume QUICK=1                            three kills
     python -m lab.bench kill-resume --kills 100 --parallel 2 --report lab/results/DATE-kill-resume
@@ -15,27 +16,27 @@ import itertools
 import json
 import random
 import shutil
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, inspect, text
 from tqdm import tqdm
 
 from lab.attempt import Attempt
 from lab.bench import about, header, table, write_report
 from lab.command import TRAINING, train_command
 from lab.compare import differences
+from lab.invariants import violations
+from lab.moments import Plan, draw_plan, phase, wait_for
 from lab.testbed import model_dir, write_dataset
-from openrlhf_rpo.upstream import STAGING
 
 QUESTIONS = 16
+AHEAD = {"train.async_enable": True, "rpo.replay.share": 0.5}
 BASE = {
     **TRAINING,
     "data.max_len": 640,
@@ -76,7 +77,19 @@ CONFIGURATIONS = {
         "algo.kl.target": 0.1,
         "train.enable_ema": True,
     },
+    # A batch is in flight at every checkpoint.
+    "async": {"rpo.method": "rpo", **AHEAD},
+    "async-verify": {"rpo.method": "verify", **AHEAD},
+    # Samples are stopped at every weight sync. In data order, so that every question has its turn in both episodes.
+    "partial": {
+        "rpo.method": "verify",
+        **AHEAD,
+        "rpo.replay.share": 0,
+        "train.async_queue_size": 2,
+        "train.partial_rollout_enable": True,
+    },
 }
+BY_INVARIANTS = {"partial"}
 
 
 @dataclass
@@ -117,120 +130,6 @@ def command(configuration: str, folder: Path, resume: bool) -> list[str]:
     return train_command(options)
 
 
-# ── Where to kill, and where it hit ──
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Kill ``delay`` seconds after ``when`` becomes true."""
-
-    name: str
-    when: Callable[[Attempt], bool]
-    delay: float
-
-
-def draw_plan(rng: random.Random, folder: Path, first: bool) -> Plan:
-    """A random moment. Most plans wait for training, so that the chain progresses between kills."""
-
-    def call(name: str) -> Callable[[Attempt], bool]:
-        return lambda attempt: name in attempt.calls()
-
-    staging = folder / "checkpoints" / STAGING
-    if first and rng.random() < 0.6:
-        return Plan("initial cache", call("trainer.fit"), rng.uniform(0.5, 15))
-    plans = {"start-up": 1, "any moment": 5, "steps": 5, "forward": 1, "train": 2, "commit": 3, "checkpoint": 5}
-    kind = rng.choices(list(plans), list(plans.values()))[0]
-    if kind == "start-up":
-        return Plan(kind, lambda attempt: True, rng.uniform(1, 30))
-    if kind == "any moment":
-        return Plan(kind, call("trainer.fit"), rng.uniform(0, 12))
-    if kind == "checkpoint":
-        # Leftovers of an earlier attempt are gone by then.
-        return Plan(kind, lambda attempt: staging.exists() and "trainer.fit" in attempt.calls(), rng.uniform(0, 0.5))
-    if kind == "forward":
-        return Plan(kind, call("policy.forward"), rng.uniform(0, 0.3))
-    if kind == "train":
-        return Plan(kind, call("policy.fit"), rng.uniform(0, 1))
-    steps = rng.randint(1, 2)
-    if kind == "steps":
-        return Plan(kind, lambda attempt: len(attempt.steps()) >= steps, rng.uniform(0, 4))
-    return Plan("commit", _EndOf("policy.broadcast_to_vllm", steps), rng.uniform(0, 0.06))
-
-
-class _EndOf:
-    """True after a call has started and ended ``times`` times: a step is committed right after its weight sync."""
-
-    def __init__(self, call: str, times: int) -> None:
-        self.call, self.left, self.inside = call, times, False
-
-    def __call__(self, attempt: Attempt) -> bool:
-        now = self.call in attempt.calls()
-        self.left -= self.inside and not now
-        self.inside = now
-        return self.left <= 0
-
-
-def phase(folder: Path, calls: set[str], plan: Plan) -> tuple[str, int]:
-    """What the killed run was doing, from its actors' last calls and its files; and its last step."""
-    initialised, step, evaluated = read_state(folder)
-    staging = folder / "checkpoints" / STAGING
-    if "policy.save_model" in calls:
-        return "saving the model", step
-    if "trainer.fit" not in calls:
-        return "start-up", step
-    if staging.exists():
-        copying = any(staging.rglob("rpo_cache.db*"))
-        return ("database copy, publishing" if copying else "writing a checkpoint"), step
-    if not initialised:
-        return "initial cache", step
-    for call, name in (("fit", "training"), ("forward", "log-probs"), ("broadcast_to_vllm", "weight sync")):
-        if f"policy.{call}" in calls:
-            return name, step
-    if plan.name == "commit":
-        return "around the commit", step
-    due = step % BASE["eval.steps"] == 0 and step not in evaluated
-    return ("evaluation" if due else "rollout, rewards"), step
-
-
-def read_state(folder: Path) -> tuple[bool, int, set[int]]:
-    """Whether C(0) is complete, the last step, the evaluated steps. Reads a copy, because opening repairs a database."""
-    if not (folder / "checkpoints" / "rpo_cache.db").exists():
-        return False, 0, set()
-    with tempfile.TemporaryDirectory() as temporary:
-        for file in (folder / "checkpoints").glob("rpo_cache.db*"):
-            shutil.copy(file, temporary)
-        engine = create_engine(f"sqlite:///{temporary}/rpo_cache.db")
-        with engine.connect() as connection:
-            tables = set(inspect(connection).get_table_names())
-            if "steps" not in tables:
-                return False, 0, set()
-            done = connection.execute(text("SELECT value FROM runs WHERE key = 'initialised'")).first()
-            step = connection.execute(text("SELECT max(step) FROM steps")).scalar()
-            evaluated = set(connection.execute(text("SELECT step FROM evaluations")).scalars())
-        engine.dispose()
-    return done is not None, step or 0, evaluated
-
-
-# ── Chains ──
-
-
-def wait_for(attempt: Attempt, plan: Plan, timeout: float) -> bool:
-    """Wait for the planned moment; False if the run ends before it."""
-    deadline = time.perf_counter() + timeout
-    due = None
-    while attempt.root.poll() is None:
-        now = time.perf_counter()
-        if due is None and plan.when(attempt):
-            due = now + plan.delay
-        if due is not None and now >= due:
-            return True
-        if now > deadline:
-            raise TimeoutError(f"{attempt.log_file}: still running after {timeout:.0f} s")
-        pause = 0.05 if due is None else max(0.0, min(0.05, due - now))
-        time.sleep(0.005 if plan.name in ("commit", "checkpoint") and attempt.actors else pause)
-    return False
-
-
 def run_chain(configuration: str, number: int, kills: int, out: Path, on_kill: Callable[[], object]) -> Result:
     """Kill and resume a run at most ``kills`` times, let it finish, compare. The folder is kept if something differs."""
     rng = random.Random(f"{configuration} {number}")
@@ -252,14 +151,14 @@ def run_chain(configuration: str, number: int, kills: int, out: Path, on_kill: C
             continue
         if not reached:
             break
-        name, step = phase(folder, calls, plan)
+        name, step = phase(folder, calls, plan, BASE["eval.steps"])
         result.kills.append(Kill(plan.name, name, step, round(time.perf_counter() - attempt.started, 1)))
         on_kill()
     if attempt.root.returncode:
         tail = "\n".join(attempt.output().splitlines()[-15:])
         result.failures.append(f"attempt {n + 1} ended with status {attempt.root.returncode}: {tail}")
     else:
-        result.differences = compare(folder, out / f"uninterrupted-{configuration}-0")
+        result.differences = compare(configuration, folder, out / f"uninterrupted-{configuration}-0")
     result.seconds = round(time.perf_counter() - started, 1)
     (out / f"chain-{number}.json").write_text(json.dumps(asdict(result), indent=1))
     if not result.differences and not result.failures:
@@ -267,7 +166,10 @@ def run_chain(configuration: str, number: int, kills: int, out: Path, on_kill: C
     return result
 
 
-def compare(folder: Path, other: Path) -> list[str]:
+def compare(configuration: str, folder: Path, other: Path) -> list[str]:
+    """A sentence per difference from the ``other`` run, or per broken invariant."""
+    if configuration in BY_INVARIANTS:
+        return violations(folder)
     return differences(folder / "checkpoints", folder / "model", other / "checkpoints", other / "model")
 
 
@@ -302,7 +204,7 @@ def run_all(args: argparse.Namespace, out: Path) -> tuple[list[Result], dict[str
     with ThreadPoolExecutor(args.parallel) as pool:
         list(tqdm(pool.map(lambda job: run_uninterrupted(*job), jobs), total=len(jobs), unit="run", desc="Uninterrupted"))
     pairs = {c: [folder for name, folder in jobs if name == c] for c in args.configurations}
-    control = {c: compare(folders[0], folders[-1]) for c, folders in pairs.items()}
+    control = {c: [what for f in folders for what in compare(c, f, folders[0])] for c, folders in pairs.items()}
     numbers, lock, results = itertools.count() if args.only is None else iter([args.only]), threading.Lock(), []
     bar = tqdm(total=args.kills, unit="kill", desc="Kills")
 
@@ -343,10 +245,11 @@ def page(figures: dict[str, Any], results: list[Result]) -> list[str]:
         "Every run is the real command on the testbed (Ray, DeepSpeed, vLLM) with full determinism: 4 of 16 questions per",
         "step, 4 samples each, two episodes, a checkpoint every 2 steps, an evaluation every 3. `bulk` samples the initial",
         "cache before training and follows the paper's data order across the end of the episode; `dynamic` replaces groups",
-        "without signal, so its data end at an unplanned step. A kill is SIGKILL to all processes of the run. The last",
-        "attempt of a chain runs to its end. Then every row of the database (except times), every tensor of the final",
-        "model, and weights, optimizer and states of the last checkpoint are compared with those of the uninterrupted run.",
-        f"Two uninterrupted runs differ from each other in: {control} places. Ray failed to start",
+        "without signal, so its data end at an unplanned step; `async` generates a batch while the step before trains;",
+        "`partial` also stops samples at every weight sync. A kill is SIGKILL to all processes of the run. The last attempt",
+        "of a chain runs to its end.",
+        *how_compared(figures["configurations"]),
+        f"Of two uninterrupted runs the same comparison finds: {control}. Ray failed to start",
         f"{figures['repeated_starts']} times on the loaded machine; those starts were repeated and do not count.",
         "",
         *table(
@@ -362,6 +265,20 @@ def page(figures: dict[str, Any], results: list[Result]) -> list[str]:
             ],
         ),
     ]
+
+
+def how_compared(configurations: Iterable[str]) -> list[str]:
+    """What a chain's last attempt is held against."""
+    exact, clock = ([c for c in configurations if (c in BY_INVARIANTS) is by] for by in (False, True))
+    lines = [
+        f"Bit by bit ({', '.join(exact)}): every row of the database (except times), every tensor of the final model, and",
+        "weights, optimizer and states of the last checkpoint are compared with those of the uninterrupted run.",
+    ] * bool(exact)
+    lines += [
+        f"By invariants ({', '.join(clock)}), because the clock decides which policy samples what: steps, turns of the",
+        "questions, tokens, parents, and who sampled what (`lab/invariants.py`). One that is broken counts as a difference.",
+    ] * bool(clock)
+    return lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

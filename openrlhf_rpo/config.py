@@ -5,6 +5,7 @@ One frozen dataclass per group. Shaping options are in ``algo/shaping.py``, a me
 
 import argparse
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,19 @@ class DynamicOptions:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AsyncOptions:
+    """Asynchronous training, with --train.async_enable."""
+
+    max_age: int = option(
+        4,
+        "do not train on an answer of which a policy sampled a part that is more steps behind than this: it is stored, and "
+        "another question takes its place",
+        bounds=NOT_NEGATIVE,
+        may_change=True,
+    )
+
+
 LARGE_CACHE = 4 * 2**30
 """Bytes from which on a cache keeps not all versions by default, but ``VERSIONS_OF_A_LARGE_CACHE``."""
 VERSIONS_OF_A_LARGE_CACHE = 10
@@ -143,6 +157,7 @@ GROUPS = {
     "shaping": ShapingOptions,
     "advantage": AdvantageOptions,
     "dynamic": DynamicOptions,
+    "async": AsyncOptions,
     "cache": CacheOptions,
     "reward": RewardOptions,
 }
@@ -206,6 +221,7 @@ class RPOConfig:
     shaping: ShapingOptions = field(default_factory=ShapingOptions)
     advantage: AdvantageOptions = field(default_factory=AdvantageOptions)
     dynamic: DynamicOptions = field(default_factory=DynamicOptions)
+    async_: AsyncOptions = field(default_factory=AsyncOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     reward: RewardOptions = field(default_factory=RewardOptions)
 
@@ -216,7 +232,7 @@ class RPOConfig:
             name: group(**{f: getattr(getattr(rpo, name), f) for f in options_of(group)}) for name, group in GROUPS.items()
         }
         top = {f: getattr(rpo, option) for f, option in top_options().items()}
-        config = cls(**top, **groups, method=method_of(rpo))
+        config = cls(**top, **{_field(name): group for name, group in groups.items()}, method=method_of(rpo))
         config.check()
         return config
 
@@ -224,10 +240,15 @@ class RPOConfig:
         """Raises OptionError."""
         check_bounds(self, top_options())
         for name, group in GROUPS.items():
-            check_bounds(getattr(self, name), {f: f"{name}.{f}" for f in options_of(group)})
+            check_bounds(getattr(self, _field(name)), {f: f"{name}.{f}" for f in options_of(group)})
         limits_of(self.engine_limits)
         for checked in (self.init, self.shaping, self.cache, self.reward):
             checked.check()
+
+
+def _field(group: str) -> str:
+    """The field of ``RPOConfig`` that holds a group of options."""
+    return f"{group}_" if iskeyword(group) else group
 
 
 def limits_of(text: str | None) -> dict[str, int]:

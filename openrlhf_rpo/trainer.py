@@ -8,9 +8,8 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import ray
@@ -18,11 +17,12 @@ import torch
 
 from openrlhf_rpo.algo.methods import Off
 from openrlhf_rpo.algo.methods.decide import decide
-from openrlhf_rpo.algo.variance import has_signal, is_starved
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.exchange.sources import import_source
+from openrlhf_rpo.rollout.ahead import source_of
+from openrlhf_rpo.rollout.batches import Batch, Batches
 from openrlhf_rpo.rollout.experience import to_experiences
 from openrlhf_rpo.rollout.generation import Generator
 from openrlhf_rpo.rollout.initial_cache import fill_initial_cache
@@ -33,6 +33,7 @@ from openrlhf_rpo.rollout.selection import Selection
 from openrlhf_rpo.run.checkpoints import Checkpoints
 from openrlhf_rpo.run.files import cache_url, fingerprints, model_place
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
+from openrlhf_rpo.run.phases import PhaseClock
 from openrlhf_rpo.run.publishing import Publisher
 from openrlhf_rpo.run.samples import SampleLog
 from openrlhf_rpo.run.steering import steering_options
@@ -42,23 +43,6 @@ from openrlhf_rpo.types import Group, StepRecord
 from openrlhf_rpo.upstream import BasePPOTrainer, balance_experiences, compute_eval_metrics, get_tokenizer
 
 OFF = Off()
-
-
-class Starved(Failed):
-    """Dynamic sampling found too few groups whose samples differ."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The groups of a step: those trained on, those that dynamic sampling dropped, and those that wait for the next."""
-
-    kept: list[Group]
-    dropped: list[Group]
-    waiting: list[Group]
-
-    @property
-    def groups(self) -> list[Group]:
-        return self.kept + self.dropped
 
 
 class _RPOTrainer(BasePPOTrainer):
@@ -92,8 +76,6 @@ class _RPOTrainer(BasePPOTrainer):
         self.eval_questions = load_eval_questions(args, tokenizer)
         self.stream = QuestionStream(questions, args.train.seed, args.train.num_episodes)
         self.cache = self.open_cache(tokenizer)
-        epoch = len(questions) / args.rollout.batch_size if self.config.select == "signal" else None
-        self.selection = Selection(self.stream, self.cache, self.config.method, epoch, self.config.tail)
         self.samples = SampleLog.of_run(self.config, args.ckpt.path, tokenizer)
         self.rollout = Rollout(
             Generator(vllm_engines, args.vllm.enable_sleep),
@@ -103,11 +85,15 @@ class _RPOTrainer(BasePPOTrainer):
             self.config,
             args,
         )
-        self.clock = self.rollout.clock
+        self.clock = PhaseClock()
+        self.selection = Selection.of_run(self.stream, self.cache, self.config, args.rollout.batch_size)
+        self.batches = Batches(self.rollout, self.selection, args)
+        self.source = source_of(self.batches, self.clock, args)
         self.checkpoints = Checkpoints.of_run(args)
         self.publisher = Publisher(self.checkpoints, self.cache, self.config.cache.keep_versions)
         self.max_steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
         self.totals: dict[str, float] = {}
+        self.failures = 0  # of rewards
         if self.wandb_logger:  # upstream plots evaluations over an epoch that is never logged, so all at 0
             self.wandb_logger.handle.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
 
@@ -141,22 +127,35 @@ class _RPOTrainer(BasePPOTrainer):
         self.initialize_cache()
         if step == 0:
             self.evaluate(step)
-        while step < self.max_steps and (batch := self.collect_batch(step + 1)) is not None:
+        self.source.start(step + 1, self.max_steps)
+        while step < self.max_steps and (batch := self.take(step + 1)) is not None:
             with self.clock("log_probs"):
                 experiences = self.make_experience(batch.kept)
             batch = self.with_model_scores(batch, experiences)
             with self.clock("train"):
                 status = self.train_on(experiences, step)
-            with self.clock("weight_sync"):
-                self.broadcast_to_vllm()
             step += 1
-            status = self.commit(batch, step, status)
-            print(console_line(step, self.max_steps, status), flush=True)
-            if step % self.args.eval.steps == 0:  # before the checkpoint, which then contains it
-                self.evaluate(step)
-            self.checkpoint(step, status)
+            with self.source.still():
+                self.finish(batch, step, status)
         if step % self.args.eval.steps != 0:
+            with self.source.still():
+                self.evaluate(step)
+
+    def take(self, step: int) -> Batch | None:
+        """The batch of a step; None at the end of the data."""
+        self.clock.start_step(carried=("cache",))
+        return self.source.take(step)
+
+    def finish(self, batch: Batch, step: int, trained: dict[str, Any]) -> None:
+        """Send the weights and commit the step; evaluate and write a checkpoint where they are due."""
+        with self.clock("weight_sync"):
+            self.broadcast_to_vllm()
+        self.rollout.gate.version = step
+        status = self.commit(batch, step, trained)
+        print(console_line(step, self.max_steps, status), flush=True)
+        if step % self.args.eval.steps == 0:  # before the checkpoint, which then contains it
             self.evaluate(step)
+        self.checkpoint(step, status)
 
     def check_shared_folder(self) -> None:
         """Raise Failed unless every node sees --ckpt.path.
@@ -183,13 +182,17 @@ class _RPOTrainer(BasePPOTrainer):
         step = states["global_step"]
         removed = self.cache.rollback(step)
         self.selection.forget()
+        self.batches.begun = self.cache.unfinished()
+        self.rollout.gate.version = step
         if self.samples is not None:
             self.samples.rollback(step)
         self.stream.position = states["total_consumed_prompts"]
+        self.stream.postponed = list(states.get("postponed_prompts", ()))  # former checkpoints have none
         if self.args.algo.kl.target:  # the adaptive coefficient
             self.kl_ctl.value = states["kl_coef"]
+        self.failures = states["reward_failures"]
         if self.rollout.scorer is not None:
-            self.rollout.scorer.failures = states["reward_failures"]
+            self.rollout.scorer.failures = self.failures
         records = self.cache.records()
         if records:
             self.totals = dict(records[-1].metrics)
@@ -199,44 +202,6 @@ class _RPOTrainer(BasePPOTrainer):
             again = f" {removed} committed steps after it are run again." if removed else ""
             print(f"Resumed at step {step}: {self.cache.count():,} cached paths.{again}", flush=True)
         return step
-
-    def collect_batch(self, step: int) -> Batch | None:
-        """Roll out a full batch of groups; None at the end of the data.
-
-        With dynamic sampling (DAPO), groups without signal are replaced by other questions. Raises Starved after
-        ``dynamic.max_batches`` batches of questions, or when too few untried questions are left.
-        """
-        self.clock.start_step(present=("rollout", "reward"), carried=("cache",))
-        size = self.args.rollout.batch_size
-        kept: list[Group] = []
-        dropped: list[Group] = []
-        waiting: list[Group] = []
-        with self.rollout.awake():
-            while len(kept) < size:
-                tried = {g.question.question_id for g in kept + dropped + waiting}
-                missing = size - len(kept)
-                n_questions = len(self.stream.questions)
-                if is_starved(len(tried), n_questions, missing, size * self.config.dynamic.max_batches):
-                    raise Starved(
-                        f"step {step}: {len(tried)} of {n_questions} questions tried, only {len(kept)} of {size} groups "
-                        "have samples that differ. Make the questions harder or easier, raise "
-                        "--rollout.n_samples_per_prompt, lower --rollout.batch_size, or, where questions are left, raise "
-                        f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
-                    )
-                asked = self.selection.choose(missing, tried, step)
-                if len(asked) < missing:
-                    return None
-                for group in self.rollout.roll_out(asked, step, missing):
-                    (waiting if group.waits else kept if self.has_signal(group) else dropped).append(group)
-        return Batch(kept, dropped, waiting)
-
-    def has_signal(self, group: Group) -> bool:
-        """Whether dynamic sampling keeps the group: its scores differ with a mean in range."""
-        if not self.args.algo.dynamic_filtering_enable:
-            return True
-        scores = [s.score for s in group.samples]
-        low, high = self.args.algo.dynamic_filtering_range
-        return has_signal(scores) and low < fmean(scores) < high
 
     def make_experience(self, groups: list[Group]) -> list[Any]:
         """Forward passes, advantages and returns for all samples, in upstream's micro-batches."""
@@ -272,19 +237,21 @@ class _RPOTrainer(BasePPOTrainer):
         ]
         metrics = {name: float(value) for name, value in trained.items() if value is not None}
         metrics |= rollout_metrics(groups, step, self.totals, batch.waiting) | cache_metrics(decisions)
+        metrics["rpo/groups_too_old"] = float(self.batches.n_too_old(batch.dropped, step))
         if self.args.algo.dynamic_filtering_enable:
             metrics["dynamic_filtering_pass_rate"] = 100 * len(batch.kept) / len(groups)
-        failures = self.rollout.scorer.failures if self.rollout.scorer is not None else 0
         metrics |= {
             "rpo/rollout_log_prob_gap": trained["rollout_log_prob_gap"],
-            "rpo/reward_failures_total": float(failures),
+            "rpo/reward_failures_total": float(batch.failures),
+            **batch.metrics,
+            **self.source.timing(batch),
         }
-        metrics |= self.rollout.engine_metrics(groups) | self.clock.metrics()
-        self.totals = metrics
+        self.totals, self.failures = metrics, batch.failures
         with self.clock("cache"):  # counted in the next step's record
             record = StepRecord(step, self.stream.episode, self.stream.position, metrics)
-            self.cache.commit_step(record, decisions, batch.waiting)
+            self.cache.commit_step(record, decisions, batch.waiting + self.source.in_flight())
             self.selection.learn(decision.visit for decision in decisions)
+            self.batches.committed(step)
         if self.samples is not None:
             self.samples.write(step, batch.kept, batch.dropped)
         return metrics
@@ -316,7 +283,8 @@ class _RPOTrainer(BasePPOTrainer):
         started = time.perf_counter()
         n = self.args.eval.n_samples_per_prompt
         sampling = replace(self.rollout.sampling, n_samples=n, temperature=self.args.eval.temperature)
-        groups = self.rollout.sample_bare(self.eval_questions, sampling, EVAL_STEP)
+        with self.rollout.apart():
+            groups = self.rollout.sample_bare(self.eval_questions, sampling, EVAL_STEP)
         samples: list[Any] = []
         for group in groups:
             scored = [replace(s, shaped_reward=s.score) for s in group.samples]
@@ -339,14 +307,14 @@ class _RPOTrainer(BasePPOTrainer):
 
     def client_states(self, step: int) -> dict[str, Any]:
         """The run's state in a checkpoint besides the weights; the rest follows from it or is in the cache."""
-        scorer = self.rollout.scorer
         return {
             "episode": self.stream.episode,
             "global_step": step,
             "total_consumed_prompts": self.stream.position,
+            "postponed_prompts": list(self.stream.postponed),
             "data_loader_state_dict": {},
             "kl_coef": float(self.kl_ctl.value),
-            "reward_failures": scorer.failures if scorer is not None else 0,
+            "reward_failures": self.failures,
         }
 
     def checkpoint(self, step: int, status: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ other sequence makes one of it.
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     TokenIds: TypeAlias = array[int]
@@ -54,6 +54,19 @@ def in_arrays(owner: Any, ids: str = "", logs: str = "") -> None:
 
 # The slot of a question's own path. The method defines what other slots hold.
 OWN = 0
+# The version of tokens of unknown origin: imported, or written by an earlier version of this package.
+UNKNOWN = -1
+
+
+class Part(NamedTuple):
+    """``n_tokens`` consecutive tokens that one policy sampled; ``version`` is the number of training steps it had completed.
+
+    The parts of a path say who sampled what: (12, 340), (13, 20) are 340 tokens of the policy after step 12, then 20 of the
+    next one (``algo.parts``).
+    """
+
+    version: int
+    n_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,8 @@ class Path:
     ``prefix_length`` tokens were inherited from the path ``parent_id`` (0 and None in the initial cache).
     ``step`` is the global step that wrote it; ``path_id`` is set once it is stored. ``slot`` is its place among the
     question's stored paths: a new path replaces the one in its slot.
-    ``log_probs`` has one entry per token, or is None for a path imported as text.
+    ``log_probs`` has one entry per token, or is None for a path imported as text. ``parts`` cover all tokens, or are empty
+    where nothing is known.
     """
 
     question_id: str
@@ -95,6 +109,7 @@ class Path:
     path_id: int | None = None
     parent_id: int | None = None
     slot: int = OWN
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         in_arrays(self, "token_ids", "log_probs")
@@ -140,7 +155,7 @@ class Sample:
     """One member of a group: ``prefix`` followed by the ``response_ids`` sampled in this step.
 
     ``score`` is correctness as the reward function gave it, ``shaped_reward`` the number trained on; both are None
-    until known. ``reward_logs`` are further numbers that the reward function wants logged.
+    until known. ``reward_logs`` are further numbers that the reward function wants logged. ``parts`` cover the response.
     """
 
     prefix: Prefix
@@ -150,6 +165,7 @@ class Sample:
     score: float | None = None
     shaped_reward: float | None = None
     reward_logs: Mapping[str, float] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         in_arrays(self, "response_ids", "response_log_probs")
@@ -197,7 +213,7 @@ class Group:
     ``waits``: the next step goes on with it, because ``--rpo.tail`` stopped this one before all its samples were done.
     ``n_before`` of its tokens are of earlier steps.
     ``visits`` are the question's earlier visits, oldest first, as many as the method reads; ``asked`` and ``chance`` are
-    those of its next one.
+    those of its next one. ``due`` is the step that trains on it (0: not said).
     """
 
     question: Question
@@ -207,11 +223,31 @@ class Group:
     chance: float | None = None
     waits: bool = False
     n_before: int = 0
+    due: int = 0
 
     @property
     def n_tokens(self) -> int:
         """Generated in all samples."""
         return sum(len(sample.response_ids) for sample in self.samples)
+
+    @property
+    def version(self) -> int | None:
+        """The oldest policy that sampled a token of a response; ``UNKNOWN`` if one is unknown, None without any part."""
+        return min((part.version for sample in self.samples for part in sample.parts), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A group that a stored step left to a later one, ``due``, as the cache returns it (``Group``).
+
+    Its samples may have no token yet, or all of them.
+    """
+
+    question_id: str
+    samples: tuple[Sample, ...]
+    asked: str
+    chance: float | None
+    due: int
 
 
 @dataclass(frozen=True, slots=True)

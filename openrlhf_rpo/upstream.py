@@ -184,6 +184,7 @@ def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor:
     cli = importlib.import_module("openrlhf.cli.train_ppo_ray")
     vllm_engine = importlib.import_module("openrlhf.trainer.ray.vllm_engine")
     ppo_trainer = importlib.import_module("openrlhf.trainer.ppo_trainer")
+    ppo_trainer_async = importlib.import_module("openrlhf.trainer.ppo_trainer_async")
     create: Callable[..., Any] = cli.create_vllm_engines
 
     def create_with_log_probs(*args: Any, **kwargs: Any) -> Any:
@@ -197,6 +198,7 @@ def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor:
         (cli, "create_vllm_engines", create_with_log_probs),
         (vllm_engine, "RolloutRayActor", engine),
         (ppo_trainer, "PPOTrainer", trainer),
+        (ppo_trainer_async, "PPOTrainerAsync", trainer),
     ]
     with _set(replacements):
         yield

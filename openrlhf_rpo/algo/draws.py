@@ -14,9 +14,10 @@ def keyed_generator(seed: int, step: int, question_id: str, purpose: str) -> ran
     return random.Random(_hash(seed, step, question_id, purpose))
 
 
-def request_seed(seed: int, step: int, question_id: str, sample_index: int) -> int:
-    """The engine's seed for one sample of a group, 0 <= seed < 2**31."""
-    return _hash(seed, step, question_id, "request", sample_index) % 2**31
+def request_seed(seed: int, step: int, question_id: str, sample_index: int, n_tokens: int = 0) -> int:
+    """The engine's seed for one sample of a group that has ``n_tokens`` new tokens, 0 <= seed < 2**31."""
+    key = ("request", sample_index, n_tokens) if n_tokens else ("request", sample_index)
+    return _hash(seed, step, question_id, *key) % 2**31
 
 
 @lru_cache(maxsize=1)  # asked for again with every question

@@ -8,10 +8,10 @@ Layout::
     bytes 6..9   number of items, little endian
     rest         the items' low byte planes, then a raw deflate stream of the high ones
 
-Item types: ``H`` uint16 (every id < 2**16), ``T`` 24 bits (every id < 2**24), ``I`` uint32, ``e`` IEEE half precision,
-all little endian. A plane holds one byte of every item. Low planes (two for ids above 2**16, else one) are nearly random
-and stored uncompressed: compressing them would save a few tenths of a byte per token and dominate the time of a read. The
-high planes are nearly constant and compress to almost nothing.
+Item types: ``H`` uint16 (every id < 2**16), ``T`` 24 bits (every id < 2**24), ``I`` uint32, ``e`` IEEE half precision, ``f``
+single precision, all little endian. A plane holds one byte of every item. Low planes (two for ids above 2**16, three for
+single precision, else one) are nearly random and stored uncompressed: compressing them would save a few tenths of a byte per
+token and dominate the time of a read. The high planes are nearly constant and compress to almost nothing.
 
 Earlier versions can still be read. In version 2 one low plane of every type is outside the stream; in version 1 one deflate
 stream after the CRC holds the item type and all planes.
@@ -19,7 +19,8 @@ stream after the CRC holds the item type and all planes.
 The CRC covers the stored bytes, so every flipped bit is detected. zlib's own Adler-32 is too weak: on paths of up to 60
 tokens about one flipped bit in 50,000 decoded to other ids of the same length.
 
-A half has an 11-bit significand: log-probs have a relative error of 2**-11 and an absolute error of 2**-25.
+A half has an 11-bit significand: log-probs have a relative error of 2**-11 and an absolute error of 2**-25. Those that a
+resumed run trains on are kept as they are.
 
 A log-prob is at most 0, but rounding can make it a little larger: below ``LARGEST_LOG_PROB`` it is taken.
 
@@ -41,8 +42,8 @@ VERSION = 3
 MOST_TOKENS = 2**22
 LARGEST_LOG_PROB = 2.0**-7
 _HEAD = struct.Struct("<cI")
-_PLANES = {"H": 2, "T": 3, "I": 4, "e": 2}
-_LOW_PLANES = {"H": 1, "T": 2, "I": 2, "e": 1}
+_PLANES = {"H": 2, "T": 3, "I": 4, "e": 2, "f": 4}
+_LOW_PLANES = {"H": 1, "T": 2, "I": 2, "e": 1, "f": 3}
 _HALF_MAX = 65504.0
 _RAW_DEFLATE = -15
 # Compression time adds to every step. A plane rarely repeats strings: run-length matching alone is a third faster than
@@ -73,9 +74,12 @@ def decode_token_ids(data: bytes) -> TokenIds:
     return found
 
 
-def encode_log_probs(log_probs: Sequence[float]) -> bytes:
-    """Natural log-probs as bytes, in half precision. Raises ``CodecError`` for what is no log-prob."""
+def encode_log_probs(log_probs: Sequence[float], exact: bool = False) -> bytes:
+    """Natural log-probs as bytes, in half precision unless ``exact``. Raises ``CodecError`` for what is no log-prob."""
     values = np.asarray(log_probs, np.float32)
+    if exact:
+        check_log_probs(values)
+        return _compressed("f", values.view(np.uint32))
     with np.errstate(over="ignore"):
         halves = values.astype(np.float16)
     if not _ordinary(halves):
@@ -85,12 +89,13 @@ def encode_log_probs(log_probs: Sequence[float]) -> bytes:
 
 
 def decode_log_probs(data: bytes) -> LogProbs:
-    """Inverse of ``encode_log_probs``, up to half precision. Raises ``CodecError``."""
-    halves = _unpack(data, "e").view(np.float16)
-    if not _ordinary(halves):
-        check_log_probs(halves)
+    """Inverse of ``encode_log_probs``, up to half precision unless they are exact. Raises ``CodecError``."""
+    items = _unpack(data, "ef")
+    values = items.view(np.float16 if items.dtype == np.uint16 else np.float32)
+    if values.dtype == np.float32 or not _ordinary(values):
+        check_log_probs(values)
     found = as_log_probs()
-    found.frombytes(halves.astype(np.float32).data.cast("B"))
+    found.frombytes(values.astype(np.float32, copy=False).data.cast("B"))
     return found
 
 

@@ -6,18 +6,23 @@ written raises ``BadValue``, which names neither row nor column, because a type 
 
 import json
 import math
+import re
 import reprlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, Boolean, ColumnElement, DateTime, Dialect, Double, Integer, LargeBinary, String
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from openrlhf_rpo.types import UNKNOWN, Part
+
 LARGEST = 2**31 - 1
 """Of a whole number in an ``INTEGER`` column of PostgreSQL."""
 _MAX = sys.float_info.max
 _DOUBLE = 701  # PostgreSQL's code of the type, which only the reader of a number asks for
+_PART = re.compile(rf"({UNKNOWN}|0|[1-9]\d{{0,9}}):([1-9]\d{{0,9}})", re.ASCII)
+_LONGEST_PARTS = 2**20  # characters: 100,000 parts, which no path has
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 40
 
@@ -140,6 +145,39 @@ def figures() -> Checked:
 
 def _are_figures(value: Any) -> bool:
     return isinstance(value, dict) and all(v is None or (type(v) in (int, float) and abs(v) <= _MAX) for v in value.values())
+
+
+def part_list() -> Checked:
+    """The ``types.Part``s of a path or response, as text: "12:340 13:20", version and tokens of each; "" without any."""
+    return Checked(String(), "versions with their tokens", str, _are_parts)
+
+
+def _are_parts(text: str) -> bool:
+    parts_of(text)
+    return True
+
+
+def parts_of(text: str) -> tuple[Part, ...]:
+    """The parts of a text. Raises ValueError for one that ``parts_text`` has not written."""
+    words = text.split(" ") if 0 < len(text) <= _LONGEST_PARTS else []
+    found = [Part(int(match[1]), int(match[2])) for match in map(_PART.fullmatch, words) if match]
+    if len(found) != len(words) or bool(found) != bool(text) or any(max(part) > LARGEST for part in found):
+        raise ValueError(f"the parts {shown(text)}")
+    return tuple(found)
+
+
+def parts_text(parts: Sequence[Part], n_tokens: int) -> str:
+    """The text of the parts of ``n_tokens`` tokens. Raises ValueError unless they are of so many, or empty."""
+    text = " ".join(f"{version}:{length}" for version, length in parts)
+    if what := wrong_parts(parts_of(text), n_tokens):
+        raise ValueError(what)
+    return text
+
+
+def wrong_parts(parts: Sequence[Part], n_tokens: int) -> str | None:
+    """What is wrong with the parts of ``n_tokens`` tokens."""
+    covered = sum(part.n_tokens for part in parts)
+    return f"parts of {covered} of {n_tokens} tokens" if parts and covered != n_tokens else None
 
 
 def is_json(text: str) -> bool:

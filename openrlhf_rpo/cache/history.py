@@ -34,12 +34,12 @@ from openrlhf_rpo.cache.rows import (
     question_of,
     record_of,
     run_value,
-    sample_of,
     visit_of,
 )
 from openrlhf_rpo.cache.session import Database
+from openrlhf_rpo.cache.unfinished import begun_of
 from openrlhf_rpo.cache.upkeep import bad_values
-from openrlhf_rpo.types import OWN, Path, Question, Sample, StepRecord, Visit
+from openrlhf_rpo.types import OWN, Begun, Path, Question, StepRecord, Visit
 
 
 class PathOutline(NamedTuple):
@@ -241,16 +241,13 @@ class CacheHistory:
         with self._transaction() as session:
             return ReplayQueue.load(session)
 
-    def unfinished(self) -> list[tuple[str, tuple[Sample, ...]]]:
-        """The groups that the latest step stopped, each question with its samples, sorted. Raises ``CacheCorrupt``."""
+    def unfinished(self) -> list[Begun]:
+        """The groups that the latest step left to later ones, in the order in which it had them. Raises ``CacheCorrupt``."""
         with self._transaction() as session:
-            query = select(UnfinishedRow).where(UnfinishedRow.step == latest_step(session))
-            rows = sorted(session.scalars(query), key=lambda row: (row.question_id, row.number))
-            paths = {i: path_of(session.get_one(PathRow, i)) for i in {row.path_id for row in rows} - {None}}
-            found: dict[str, tuple[Sample, ...]] = {}
-            for row in rows:
-                found[row.question_id] = (*found.get(row.question_id, ()), sample_of(row, paths.get(row.path_id)))
-        return list(found.items())
+            rows = session.scalars(select(UnfinishedRow).where(UnfinishedRow.step == latest_step(session))).all()
+            of_paths = {row.path_id for row in rows} - {None}
+            paths = {row.id: path_of(row) for i in of_paths if (row := session.get(PathRow, i)) is not None}
+            return begun_of(rows, paths)
 
     # ── One question ──
 

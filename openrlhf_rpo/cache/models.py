@@ -15,7 +15,9 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from openrlhf_rpo.cache.columns import encoded, figures, flag, number, share, time, whole, word, words
+from openrlhf_rpo.cache.columns import encoded, figures, flag, number, part_list, share, time, whole, word, words
+
+_ASKED = ("turn", "replay", "signal", "unfinished", "unknown")
 
 
 class Base(DeclarativeBase):
@@ -61,6 +63,7 @@ class PathRow(Base):
     reward: Mapped[float] = mapped_column(number())
     prefix_length: Mapped[int] = mapped_column(whole())
     parent_id: Mapped[int | None] = mapped_column(whole(1, nullable=True), ForeignKey("paths.id"), index=True)
+    parts: Mapped[str] = mapped_column(part_list(), server_default="")
 
 
 class VisitRow(Base):
@@ -79,15 +82,16 @@ class VisitRow(Base):
     start_bare: Mapped[bool] = mapped_column(flag())
     slot: Mapped[int] = mapped_column(whole(), server_default="0")
     n_tokens: Mapped[int] = mapped_column(whole(), server_default="0")
-    asked: Mapped[str] = mapped_column(word("turn", "replay", "signal", "unfinished", "unknown"), server_default="unknown")
+    asked: Mapped[str] = mapped_column(word(*_ASKED), server_default="unknown")
     chance: Mapped[float | None] = mapped_column(share(nullable=True))
 
 
 class UnfinishedRow(Base):
-    """One sample of a group that ``step`` stopped, and with which the next step goes on (``types.Sample``).
+    """One sample of a group that ``step`` leaves to the step ``due`` (``types.Begun``), be it stopped, asked or finished.
 
-    ``token_ids`` and ``log_probs`` are of the response so far. The prefix is the head of the path ``path_id``;
-    ``prefix_log_probs`` is null where the path's own are meant.
+    ``token_ids``, ``log_probs`` and ``parts`` are of the response so far. The prefix is the head of the path ``path_id``;
+    ``prefix_log_probs`` is null where the path's own are meant. The rows of a group have the same ``due``, ``place`` among
+    the groups of ``step``, ``asked`` and ``chance``.
     """
 
     __tablename__ = "unfinished"
@@ -102,6 +106,11 @@ class UnfinishedRow(Base):
     prefix_log_probs: Mapped[bytes | None] = mapped_column(encoded(nullable=True))
     cut: Mapped[int] = mapped_column(whole())
     path_id: Mapped[int | None] = mapped_column(whole(1, nullable=True), ForeignKey("paths.id"), index=True)
+    parts: Mapped[str] = mapped_column(part_list(), server_default="")
+    due: Mapped[int] = mapped_column(whole(1), server_default="0")
+    place: Mapped[int] = mapped_column(whole(), server_default="0")
+    asked: Mapped[str] = mapped_column(word(*_ASKED), server_default="unfinished")
+    chance: Mapped[float | None] = mapped_column(share(nullable=True))
 
 
 class StepRow(Base):

@@ -17,7 +17,7 @@ from openrlhf_rpo.cache.codec import (
     encode_log_probs,
     encode_token_ids,
 )
-from openrlhf_rpo.cache.columns import is_json, shown, whole
+from openrlhf_rpo.cache.columns import is_json, parts_of, parts_text, shown, whole, wrong_parts
 from openrlhf_rpo.cache.models import (
     Base,
     EvaluationRow,
@@ -29,7 +29,7 @@ from openrlhf_rpo.cache.models import (
     VisitRow,
     checksum_of,
 )
-from openrlhf_rpo.types import OWN, Group, Path, Prefix, Question, Sample, StepRecord, Visit
+from openrlhf_rpo.types import OWN, Path, Question, StepRecord, Visit
 
 # Bound variables per query: below the limit of every database.
 CHUNK = 500
@@ -70,9 +70,10 @@ def path_values(path: Path, step: int) -> dict[str, Any]:
     try:
         token_ids = encode_token_ids(path.token_ids)
         log_probs = encode_log_probs(path.log_probs) if path.log_probs is not None else None
-    except CodecError as error:
+        parts = parts_text(path.parts, len(path))
+    except ValueError as error:
         raise ValueError(f"the path of question {path.question_id} cannot be stored: {error}") from error
-    stored = {"token_ids": token_ids, "log_probs": log_probs, "n_tokens": len(path)}
+    stored = {"token_ids": token_ids, "log_probs": log_probs, "n_tokens": len(path), "parts": parts}
     numbers = {"score": float(path.score), "reward": float(path.reward)}
     return {name: getattr(path, name) for name in _OF_PATH} | numbers | stored
 
@@ -88,58 +89,7 @@ def path_of(row: Read, with_log_probs: bool = True) -> Path:
     except CodecError as error:
         raise CodecError(f"{name_of(row, PathRow)} is damaged ({error})") from error
     values = {name: getattr(row, name) for name in _OF_PATH}
-    return Path(**values, token_ids=token_ids, log_probs=log_probs, path_id=row.id)
-
-
-def unfinished_values(group: Group, step: int) -> list[dict[str, Any]]:
-    """The columns of the samples of a group that waits after ``step``. Raises ValueError if they cannot be stored."""
-    try:
-        return [_unfinished(group.question.question_id, step, i, sample) for i, sample in enumerate(group.samples)]
-    except CodecError as error:
-        raise ValueError(f"the samples of question {group.question.question_id} cannot be stored: {error}") from error
-
-
-def _unfinished(question_id: str, step: int, number: int, sample: Sample) -> dict[str, Any]:
-    path, logs = sample.prefix.path, sample.prefix.log_probs
-    own = path is None or logs is None or (path.log_probs or ())[: len(logs)] == logs
-    return {
-        "step": step,
-        "question_id": question_id,
-        "number": number,
-        "token_ids": encode_token_ids(sample.response_ids),
-        "log_probs": encode_log_probs(sample.response_log_probs),
-        "finish_reason": sample.finish_reason,
-        "prefix_length": len(sample.prefix),
-        "prefix_log_probs": None if own or logs is None else encode_log_probs(logs),
-        "cut": sample.prefix.cut,
-        "path_id": None if path is None else path.path_id,
-    }
-
-
-def sample_of(row: Read, path: Path | None) -> Sample:
-    """The sample of a row; ``path`` has its ``path_id``. Raises ``CodecError`` when it is damaged."""
-    check(row, UnfinishedRow)
-    prefix = Prefix()
-    if path is not None:
-        own = path.log_probs[: row.prefix_length] if path.log_probs is not None else None
-        logs = own if row.prefix_log_probs is None else decode_log_probs(row.prefix_log_probs)
-        prefix = Prefix(path.token_ids[: row.prefix_length], logs, row.cut, path)
-    sample = Sample(prefix, decode_token_ids(row.token_ids), decode_log_probs(row.log_probs), row.finish_reason)
-    lengths = len(prefix), len(sample.response_ids), len(prefix) if prefix.log_probs is None else len(prefix.log_probs)
-    if lengths != (row.prefix_length, len(sample.response_log_probs), row.prefix_length):
-        raise CodecError(f"{name_of(row, UnfinishedRow)} is damaged (its lengths differ)")
-    return sample
-
-
-def check_unfinished(row: Read) -> None:
-    """Raise ``CodecError`` when a sample is damaged, whatever its path is."""
-    check(row, UnfinishedRow)
-    try:
-        for encoded in (row.token_ids, row.log_probs, row.prefix_log_probs):
-            if encoded is not None:
-                check_bytes(encoded)
-    except CodecError as error:
-        raise CodecError(f"{name_of(row, UnfinishedRow)} is damaged ({error})") from error
+    return Path(**values, token_ids=token_ids, log_probs=log_probs, path_id=row.id, parts=parts_of(row.parts))
 
 
 def fields(value: Question | Visit | StepRecord) -> dict[str, Any]:
@@ -212,7 +162,14 @@ def _impossible_path(row: Read) -> str | None:
         return f"prefix_length {row.prefix_length} of {row.n_tokens} tokens"
     if row.parent_id is not None and (row.parent_id >= row.id or row.step == 0):
         return f"parent_id {row.parent_id}, which is no earlier path"
-    return None
+    return wrong_parts(parts_of(row.parts), row.n_tokens)
+
+
+def _impossible_sample(row: Read) -> str | None:
+    """Its parts are compared with its tokens where these are decoded."""
+    if row.due <= row.step:
+        return f"due {row.due}, which is no later step"
+    return f"prefix_length {row.prefix_length} of no path" if row.prefix_length and row.path_id is None else None
 
 
 def _impossible_visit(row: Read) -> str | None:
@@ -238,8 +195,9 @@ _FORMS = {
 _IMPOSSIBLE: dict[type[Base], Callable[[Read], str | None]] = {
     PathRow: _impossible_path,
     VisitRow: _impossible_visit,
+    UnfinishedRow: _impossible_sample,
     RunRow: _impossible_entry,
-    **dict.fromkeys((QuestionRow, StepRow, EvaluationRow, UnfinishedRow), lambda row: None),
+    **dict.fromkeys((QuestionRow, StepRow, EvaluationRow), lambda row: None),
 }
 """What is wrong with values that are right one by one."""
 
@@ -252,7 +210,7 @@ def name_of(row: Read, table: type[Base]) -> str:
 _NAMES: dict[type[Base], str] = {
     PathRow: "path {row.id} of question {row.question_id:.80} (step {row.step})",
     VisitRow: "the visit of question {row.question_id:.80} at step {row.step}",
-    UnfinishedRow: "unfinished sample {row.number} of question {row.question_id:.80} at step {row.step}",
+    UnfinishedRow: "unfinished sample {row.number} of question {row.question_id!s:.80} at step {row.step}",
     StepRow: "the record of step {row.step}",
     EvaluationRow: "the evaluation of step {row.step}",
     QuestionRow: "question {row.question_id:.80}",

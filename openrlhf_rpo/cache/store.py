@@ -33,9 +33,9 @@ from openrlhf_rpo.cache.rows import (
     replace_row,
     run_value,
     storable,
-    unfinished_values,
 )
 from openrlhf_rpo.cache.session import Database, Snapshot, is_missing, restore_database
+from openrlhf_rpo.cache.unfinished import unfinished_values
 from openrlhf_rpo.types import CacheDecision, Group, Path, Question, StepRecord
 
 
@@ -166,7 +166,8 @@ class PathCache(CacheHistory):
     def commit_step(self, record: StepRecord, decisions: Sequence[CacheDecision], waiting: Sequence[Group] = ()) -> None:
         """Store a step's new paths, visits, record and waiting groups in one transaction, on disk on return.
 
-        ``record.step`` must be the latest step + 1, and the step of every path and visit.
+        ``record.step`` must be the latest step + 1, and the step of every path and visit. ``waiting``: groups of later steps
+        (``Group.due``, by default the next one), with what their samples have; scores and rejected tokens are not stored.
         """
         self.wait_until_inspected()
         for decision in decisions:
@@ -178,7 +179,9 @@ class PathCache(CacheHistory):
                     raise self._error(f"a path of question {path.question_id} came with a visit of {question_id}")
         paths = self._values([path for decision in decisions for path in decision.paths], record.step)
         visits = [fields(decision.visit) for decision in decisions]
-        unfinished = self._encoded(lambda: [row for group in waiting for row in unfinished_values(group, record.step)])
+        unfinished = self._encoded(
+            lambda: [row for i, group in enumerate(waiting) for row in unfinished_values(group, record.step, i)]
+        )
         metrics = finite(record.metrics)
         with self._transaction() as session:
             latest = latest_step(session)

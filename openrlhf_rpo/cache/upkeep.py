@@ -5,7 +5,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import delete, func, inspect, select, type_coerce
+from sqlalchemy import ColumnElement, delete, func, inspect, or_, select, type_coerce
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.types import NullType
 
@@ -22,12 +22,13 @@ from openrlhf_rpo.cache.models import (
     VisitRow,
     checksum_of,
 )
-from openrlhf_rpo.cache.rows import check, check_path, check_unfinished, name_of, path_of
+from openrlhf_rpo.cache.rows import check, check_path, name_of, path_of
+from openrlhf_rpo.cache.unfinished import OF_GROUP, check_unfinished, damaged_group, impossible_path, response_of
 
 _BATCH = 200
 _READERS: dict[type[Base], Callable[[Any], object]] = {
     PathRow: path_of,
-    UnfinishedRow: check_unfinished,
+    UnfinishedRow: response_of,
     **{table: partial(check, table=table) for table in (RunRow, QuestionRow, VisitRow, StepRow, EvaluationRow)},
 }
 Progress = Callable[[int, int], None]
@@ -36,9 +37,9 @@ Progress = Callable[[int, int], None]
 def damages(session: Session, progress: Progress | None = None, *, decode: bool = True) -> Iterator[str]:
     """One sentence per damage. Calls ``progress(rows done, rows in all)``.
 
-    Without ``decode`` only the checksums of a path's bytes are verified, which takes a tenth of the time.
+    Without ``decode`` only the checksums of tokens and log-probs are verified, which takes a tenth of the time.
     """
-    readers = _READERS | ({} if decode else {PathRow: check_path})
+    readers = _READERS | ({} if decode else {PathRow: check_path, UnfinishedRow: check_unfinished})
     total = sum(session.scalar(select(func.count()).select_from(table)) or 0 for table in _READERS)
     done = 0
     for table, read in readers.items():
@@ -54,6 +55,7 @@ def damages(session: Session, progress: Progress | None = None, *, decode: bool 
             except CodecError as error:
                 yield str(error)
     yield from _check_references(session)
+    yield from _check_groups(session)
 
 
 def bad_values(session: Session) -> Iterator[str]:
@@ -119,6 +121,32 @@ def _check_references(session: Session) -> Iterator[str]:
         beyond = session.scalar(select(func.count()).select_from(table).where(table.step > newest)) or 0
         if beyond:
             yield f"{beyond} rows of {table.__tablename__} are newer than the newest step, {newest}"
+
+
+def _check_groups(session: Session) -> Iterator[str]:
+    """Unfinished samples that are no group (``unfinished.begun_of``), or go on from a path that is not their question's."""
+    table = UnfinishedRow
+    step, question, number, path = (
+        type_coerce(column, NullType()).label(column.key)
+        for column in (table.step, table.question_id, table.number, table.path_id)
+    )
+
+    def differs(column: Any) -> ColumnElement[bool]:
+        filled = func.count(column)
+        return or_(func.min(column) != func.max(column), (filled > 0) & (filled < func.count()))
+
+    gaps = (func.min(table.number) > 0) | (func.max(table.number) >= func.count())
+    groups = select(step, question).group_by(step, question).having(or_(gaps, *map(differs, OF_GROUP)))
+    for row in session.execute(groups.order_by(step, question)):
+        yield damaged_group(row)
+    elsewhere = (
+        select(step, question, number, path)
+        .join(PathRow, PathRow.id == table.path_id, isouter=True)
+        .where(table.path_id.is_not(None))
+        .where(PathRow.id.is_(None) | (PathRow.question_id != table.question_id) | (PathRow.n_tokens < table.prefix_length))
+    )
+    for sample in session.execute(elsewhere.order_by(step, question, number)):
+        yield impossible_path(sample)
 
 
 def prune(session: Session, keep_from: int) -> int:

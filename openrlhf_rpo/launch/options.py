@@ -13,6 +13,7 @@ from openrlhf_rpo.algo.presets import expand, preset
 from openrlhf_rpo.config import RPOConfig, add_options
 from openrlhf_rpo.credentials import refuse_credentials
 from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.launch import asynchronous
 from openrlhf_rpo.launch.early import check_words, refuse
 from openrlhf_rpo.launch.former import refuse_former
 from openrlhf_rpo.option import options_of
@@ -56,6 +57,7 @@ def parse(argv: Sequence[str]) -> SimpleNamespace:
     kind = method_class(getattr(flat, "rpo.method"))
     _keep_options_of(kind, flat, given)
     _apply_presets(kind, flat, given)
+    asynchronous.correct(flat, given)
     rpo = RPOConfig.from_namespace(upstream.nest(flat).rpo)
     _use_shipped_rewards(flat, rpo)
     check_words(flat, given)
@@ -225,6 +227,7 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     )
     _check_lora(args, rpo)
     _check_colocation(args)
+    asynchronous.check(args, rpo)
     if rpo.enable:
         _check_rpo(args, rpo)
     if args.algo.advantage.estimator == "gae":
@@ -246,11 +249,6 @@ def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
     _need(
         args.data.max_images_per_prompt == 0,
         "RPO replays token ids, and images would be expanded twice: --data.max_images_per_prompt needs --rpo.enable false",
-    )
-    _need(
-        not args.train.async_enable,
-        "--train.async_enable with RPO is refused: a rollout that runs ahead would read paths that the step before it "
-        "has not replaced yet. Leave it out, or use --rpo.enable false",
     )
     _need(
         rpo.drafts.mode != "auto" or args.vllm.tensor_parallel_size == 1,

@@ -85,7 +85,7 @@ RANGES: dict[str, Bounds] = {
     "rollout.temperature": POSITIVE,  # log-probs are divided by it
     "rollout.top_p": Bounds(0, 1, (True, False)),
     "rollout.vllm_generate_batch_size": AT_LEAST_ONE,
-    "train.async_queue_size": AT_LEAST_ONE,
+    "train.async_queue_size": NOT_NEGATIVE,
     "train.batch_size": AT_LEAST_ONE,
     "train.ema_beta": SHARE,
     "train.max_epochs": AT_LEAST_ONE,

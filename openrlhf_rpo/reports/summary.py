@@ -53,7 +53,7 @@ def _tiles(run: Run) -> list[dict[str, str]]:
 def _sentences(run: Run) -> list[str]:
     if not run.records:
         return []
-    found = (_saved(run), _time(run), _signal(run), _lengths(run), _learned(run), _misled(run))
+    found = (_saved(run), _time(run), _overlap(run), _signal(run), _lengths(run), _learned(run), _misled(run))
     return [sentence for sentence in found if sentence is not None]
 
 
@@ -79,6 +79,20 @@ def _time(run: Run) -> str | None:
     phases = {name: _sum(run, f"timing/{name}") for name in names}
     shares = "".join(f", {name.replace('_', ' ')} {s / total:.0%}" for name, s in phases.items() if s / total >= 0.01)
     return f"Time: {_duration(total)} of training steps: generation {rollout / total:.0%}{shares}."
+
+
+def _overlap(run: Run) -> str | None:
+    rollout, train = _finite(run, "rpo/rollout_busy"), _finite(run, "rpo/train_busy")
+    if not rollout or not train:
+        return None
+    bounded, too_old = _finite(run, "is_filter_ratio"), _sum(run, "rpo/groups_too_old")
+    return (
+        f"At the same time: the rollout side worked {fmean(rollout):.0%} of the steps' time and the training side "
+        f"{fmean(train):.0%}. Answers were of policies {_mean(run, 'rpo/policy_age'):.1f} steps behind, at most "
+        f"{max(_finite(run, 'rpo/policy_age_max')):.0f}"
+        + (f"; the weight of {fmean(bounded):.1%} of their tokens was bounded" if bounded else "")
+        + (f"; {too_old:.0f} groups were too old and only stored." if too_old else ".")
+    )
 
 
 def _signal(run: Run) -> str | None:

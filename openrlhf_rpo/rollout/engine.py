@@ -26,6 +26,8 @@ DTYPES = {FLOAT32: "float32", "bf16": "bfloat16", "fp16": "float16"}
 """``--ds.param_dtype`` -> vLLM's ``dtype``."""
 STREAMED = 16
 """Tokens between two looks at a sample that may have to stop. Each look costs as much time as a token."""
+_ABORTED = "abort"
+"""vLLM's finish reason of a request that was ended from outside."""
 
 
 def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed: bool) -> float:
@@ -62,9 +64,12 @@ class _RPOEngine(RolloutRayActor):
     """vLLM's arguments of ``--rpo.engine_limits``."""
     most: float = math.inf
     """The number of tokens at which a sample is stopped."""
+    stopped: bool = False
+    """Whether samples are given back as they are, and none is begun."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.longest = kwargs["max_model_len"]
+        self.running = set[str]()  # samples that may be stopped
         kwargs = offline_limits(kwargs["max_model_len"], kwargs["tensor_parallel_size"]) | dict(self.limits) | kwargs
         if self.dtype:
             kwargs["dtype"] = self.dtype
@@ -77,6 +82,22 @@ class _RPOEngine(RolloutRayActor):
     async def stop_at(self, n_tokens: float) -> None:
         """Stop every sample, running or to come, when it has at least so many new tokens."""
         self.most = n_tokens
+
+    async def stop(self) -> None:
+        """Give back every sample with the tokens that it has, and begin none until ``go_on``."""
+        self.stopped = True
+        await self.llm.abort(list(self.running))
+
+    async def go_on(self) -> None:
+        self.stopped = False
+
+    async def reset_prefix_cache(self) -> None:
+        """Raises RuntimeError if keys and values of former weights cannot be dropped; samples just stopped leave in time."""
+        for _ in range(500):
+            if await self.llm.reset_prefix_cache():
+                return
+            await asyncio.sleep(0.02)
+        raise RuntimeError("the engine cannot drop its prefix cache: something is still running")
 
     async def generate_group(self, group: GroupRequest) -> GeneratedGroup:
         """Generate all samples of a group; vLLM's prefix cache prefills their shared tokens once."""
@@ -110,7 +131,7 @@ class _RPOEngine(RolloutRayActor):
         if request.rejected is None:
             return await self._complete(request, drafts)
         first = await self._complete(replace(request, max_tokens=1), None)
-        if first.finish_reason == "stop" or request.max_tokens == 1:
+        if first.finish_reason != "length" or request.max_tokens == 1:
             return first
         token_ids, seed = request.token_ids + first.token_ids, request.seed + 1  # do not reuse the first token's noise
         left = replace(request, token_ids=token_ids, max_tokens=request.max_tokens - 1, seed=seed, rejected=None)
@@ -119,6 +140,8 @@ class _RPOEngine(RolloutRayActor):
 
     async def _complete(self, request: Request, drafts: dict[str, Any] | None, n_before: int = 0) -> Generated:
         """``n_before``: new tokens of the sample so far."""
+        if self.stopped:
+            return Generated(as_ids(), as_log_probs(), "unfinished")
         rejected = request.rejected
         params = SamplingParams(
             temperature=request.temperature,
@@ -134,23 +157,26 @@ class _RPOEngine(RolloutRayActor):
             extra_args=drafts,
         )
         token_ids, log_probs = as_ids(), as_log_probs()
-        reason = None
-        async with aclosing(self._outputs(request.token_ids, params)) as outputs:  # closing ends the request
+        reason, name = None, random_uuid()
+        if rejected is None:  # else it has one token to draw, which comes at once
+            self.running.add(name)
+        async with aclosing(self._outputs(request.token_ids, params, name)) as outputs:  # closing ends the request
             async for output in outputs:
                 new, reason = output.outputs[0], output.outputs[0].finish_reason
                 token_ids.extend(new.token_ids)
                 log_probs.extend(d[t].logprob for t, d in zip(new.token_ids, new.logprobs, strict=True))
                 if n_before + len(token_ids) >= self.most:
                     break
-        if not token_ids:
+        self.running.discard(name)
+        if not token_ids and reason != _ABORTED:
             raise RuntimeError("the engine ended a request without any token")
         if rejected is not None:
             processed = self.llm.model_config.logprobs_mode.startswith("processed")
             log_probs[0] = without_weight(token_ids[0], log_probs[0], rejected, processed)
-        return Generated(token_ids, log_probs, reason or "unfinished")
+        return Generated(token_ids, log_probs, "unfinished" if reason in (None, _ABORTED) else reason)
 
-    def _outputs(self, token_ids: TokenIds, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
-        return self.llm.generate(TokensPrompt(prompt_token_ids=token_ids.tolist()), params, request_id=random_uuid())
+    def _outputs(self, token_ids: TokenIds, params: SamplingParams, name: str) -> AsyncGenerator[RequestOutput, None]:
+        return self.llm.generate(TokensPrompt(prompt_token_ids=token_ids.tolist()), params, request_id=name)
 
     async def score_group(self, paths: list[ScoreRequest]) -> list[LogProbs]:
         """The policy's log-probs of each path's tokens, at temperature 1."""
@@ -160,7 +186,7 @@ class _RPOEngine(RolloutRayActor):
         # vLLM must generate at least one token, which is not used.
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         final = None
-        async for output in self._outputs(path.token_ids, params):
+        async for output in self._outputs(path.token_ids, params, random_uuid()):
             final = output
         if final is None or final.prompt_logprobs is None:
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from openrlhf_rpo.algo.methods.decide import score_and_reward
+from openrlhf_rpo.algo.parts import extended
 from openrlhf_rpo.algo.variance import rewarded
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
@@ -68,5 +69,6 @@ def sample_batch(
         score, reward = score_and_reward(sample)
         if admits_wrong or rewarded(score):
             ids, log_probs = sample.response_ids, sample.response_log_probs
-            paths.append(Path(group.question.question_id, ids, log_probs, sample.finish_reason, score, reward))
+            path = Path(group.question.question_id, ids, log_probs, sample.finish_reason, score, reward)
+            paths.append(replace(path, parts=extended((), 0, len(ids))))
     return paths, tokens

@@ -106,12 +106,17 @@ def _need_labels(labels: Sequence[Any], where: str) -> None:
 
 
 class QuestionStream:
-    """All episodes of the data, each in its own seeded order; ``position`` counts the questions consumed."""
+    """All episodes of the data, each in its own seeded order; ``position`` counts the questions consumed.
+
+    ``postponed``: ids of consumed questions that were in flight when it was their turn; they come first.
+    """
 
     def __init__(self, questions: Sequence[Question], seed: int, episodes: int) -> None:
         self.questions = questions
         self.position = 0
+        self.postponed: list[str] = []
         self.seed = seed
+        self._by_id = {question.question_id: question for question in questions}
         self._episodes = episodes
 
     @property
@@ -123,16 +128,34 @@ class QuestionStream:
     def remaining(self) -> int:
         return len(self.questions) * self._episodes - self.position
 
-    def take(self, n: int, exclude: Set[str] = frozenset()) -> list[Question]:
+    def has(self, n: int, in_flight: Set[str]) -> bool:
+        """Whether the next pass over the data has ``n`` distinct questions that are not in flight."""
+        free = set(self.postponed) - in_flight
+        for position in range(self.position, self.position + min(self.remaining, len(self.questions))):
+            if len(free) >= n:
+                break
+            free |= {self._at(position).question_id} - in_flight
+        return len(free) >= n
+
+    def take(self, n: int, exclude: Set[str] = frozenset(), in_flight: Set[str] = frozenset()) -> list[Question]:
         """The next ``n`` distinct questions that are not in ``exclude``; fewer at the end of the data.
 
-        A question that would be repeated because a new episode began within the batch is skipped.
+        A question that would be repeated because a new episode began within the batch is skipped; one that is ``in_flight``
+        is postponed.
         """
         taken: dict[str, Question] = {}
+        for name in [name for name in dict.fromkeys(self.postponed) if name not in exclude | in_flight][:n]:
+            self.postponed.remove(name)
+            taken[name] = self._by_id[name]
         while len(taken) < n and self.remaining > 0:
-            order = episode_order(self.seed, self.episode, len(self.questions))
-            question = self.questions[order[self.position % len(self.questions)]]
-            if question.question_id not in exclude:
+            question = self._at(self.position)
+            if question.question_id in in_flight:
+                self.postponed.append(question.question_id)
+            elif question.question_id not in exclude:
                 taken.setdefault(question.question_id, question)
             self.position += 1
         return list(taken.values())
+
+    def _at(self, position: int) -> Question:
+        episode, place = divmod(position, len(self.questions))
+        return self.questions[episode_order(self.seed, episode, len(self.questions))[place]]

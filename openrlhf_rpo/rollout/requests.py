@@ -63,6 +63,11 @@ class GeneratedGroup:
     counts: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def unfinished(self) -> bool:
+        """Whether a sample was stopped."""
+        return any(sample.finish_reason == "unfinished" for sample in self.samples)
+
+    @property
     def longest(self) -> float:
         """The tokens of its longest sample; infinite if one is unfinished."""
         lengths = (math.inf if s.finish_reason == "unfinished" else len(s.token_ids) for s in self.samples)

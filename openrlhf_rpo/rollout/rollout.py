@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,8 @@ from openrlhf_rpo.algo.shaping import shape_rewards
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.platform.cpu import FLOAT32
-from openrlhf_rpo.rollout.generation import Generator
+from openrlhf_rpo.rollout.gate import Gate
+from openrlhf_rpo.rollout.generation import AnyRequest, Generator
 from openrlhf_rpo.rollout.requests import GeneratedGroup, GroupRequest, Request, ScoreRequest, VerifyRequest
 from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult
 from openrlhf_rpo.rollout.scoring import Scorer
@@ -30,7 +31,7 @@ from openrlhf_rpo.types import Group, LogProbs, Path, Prefix, Question, Sample, 
 
 @dataclass(frozen=True)
 class ToVerify:
-    """A group that goes on from what the current policy accepts of its stored paths; ``cut`` lacks their log-probs.
+    """Where a group starts depends on what the current policy accepts of its stored paths; ``cut`` lacks their log-probs.
 
     ``distinct``: the paths of the group, each once.
     """
@@ -38,12 +39,7 @@ class ToVerify:
     cut: Cut
     distinct: Sequence[Path]
 
-    def __len__(self) -> int:
-        return len(self.cut.paths)
 
-
-Start = tuple[Sample, ...] | ToVerify
-"""The samples of a group as they are begun, or what they depend on."""
 EVAL_STEP = -1  # the "step" in the seeds of evaluation, so that every evaluation uses the same ones
 
 
@@ -57,8 +53,27 @@ class Sampling:
     max_path_length: int | None
 
 
+@dataclass(kw_only=True)
+class Work:
+    """What engines are to do: go on with all samples of ``groups`` that are unfinished, in place.
+
+    ``verify``: by index, the groups whose start is not known yet; their samples have no token and no prefix until then.
+    ``enough``: as many groups are wanted. ``on_group`` gets the index of each group that is done.
+    """
+
+    groups: list[Group]
+    sampling: Sampling
+    step: int
+    verify: dict[int, ToVerify] = field(default_factory=dict)
+    drafts: Sequence[Sequence[bytes]] = ()
+    enough: int | None = None
+    on_group: Callable[[int], None] = lambda i: None
+
+
 class Rollout:
     """Generates and scores groups. Only reads the cache; ``clock`` measures its phases.
+
+    ``gate`` says when the engines may be used, and which policy they have. ``work`` is what they do or did last.
 
     Without a cache, only ``sample_bare`` and ``sample_from`` work.
     """
@@ -80,6 +95,8 @@ class Rollout:
         self.seed = args.train.seed
         self.max_len = args.data.max_len
         self.clock = PhaseClock()
+        self.gate = Gate()
+        self.work: Work | None = None
         self.counts = Counter[str]()  # of the engines, since ``engine_metrics`` was called
         # In half precision a policy draws a token with another log-prob than it reads it with, and would not verify its own.
         self.reads = config.method.scores and args.ds.param_dtype != FLOAT32
@@ -101,30 +118,31 @@ class Rollout:
             with self.clock("rollout"):
                 engines.close()
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """While inside, seconds and counts are not those of a step, which may be on its way."""
+        of_step = self.clock, self.counts
+        self.clock, self.counts = PhaseClock(), Counter()
+        try:
+            yield
+        finally:
+            self.clock, self.counts = of_step
+
     def roll_out(self, asked: Sequence[Asked], step: int, enough: int | None = None) -> list[Group]:
         """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later.
 
         ``enough``: with ``--rpo.tail`` below 1 that many of them are done, and the others wait, without scores.
         """
-        questions = [one.question for one in asked]
-        stored = self.stored([q.question_id for q in questions])
-        paths = [
-            () if one.bare or one.begun else choose_paths(self.config.method, known, self.sampling.n_samples)
-            for one, known in zip(asked, stored, strict=True)
-        ]
-        starts = [
-            one.begun or self._start(q, Cut(p, keyed_generator(self.seed, step, q.question_id, "cut"), known.visits))
-            for one, q, known, p in zip(asked, questions, stored, paths, strict=True)
-        ]
-        drafts = self.drafts(stored)
+        stored = self.stored([one.question.question_id for one in asked])
+        work = Work(groups=[], sampling=self.sampling, step=step, drafts=self.drafts(stored))
+        for one, known in zip(asked, stored, strict=True):
+            self._begin(work, one, known)
         if enough is None or self.config.tail == 1:
-            groups = self._generate_and_score(questions, starts, self.sampling, step, drafts=drafts)
-        else:  # which groups wait is known when all have stopped
-            groups = self._generate(questions, starts, self.sampling, step, drafts=drafts, enough=enough)
-            done = iter(self.score([group for group in groups if not group.waits]))
-            groups = [group if group.waits else next(done) for group in groups]
-        told = zip(groups, stored, asked, strict=True)
-        return [replace(g, visits=known.visits, asked=a.reason, chance=a.chance) for g, known, a in told]
+            return self._generate_and_score(work)
+        work.enough = enough  # which groups wait is known when all have stopped
+        groups = self._generate(work)
+        done = iter(self.score([group for group in groups if not group.waits]))
+        return [group if group.waits else next(done) for group in groups]
 
     def stored(self, question_ids: list[str]) -> list[Stored]:
         """What the cache holds for each question; all visits only if the method reads them."""
@@ -138,13 +156,20 @@ class Rollout:
                 visits = {name: (visit,) for name, visit in self.cache.visits(question_ids).items()}
         return [Stored(paths.get(name, {}), visits.get(name, ())) for name in question_ids]
 
-    def _start(self, question: Question, cut: Cut) -> Start:
-        if not (cut.paths and self.config.method.scores):
-            return begin(self.prefixes(question, cut))
-        # Each stored path is scored once.
-        return ToVerify(cut, list({path.slot: path for path in cut.paths}.values()))
+    def _begin(self, work: Work, one: Asked, known: Stored) -> None:
+        """Add the group of a question to the work: from where it was, from its stored paths, or from the bare question."""
+        question, samples = one.question, one.begun
+        if not samples:
+            paths = () if one.bare else choose_paths(self.config.method, known, self.sampling.n_samples)
+            cut = Cut(paths, keyed_generator(self.seed, work.step, question.question_id, "cut"), known.visits)
+            to_verify = bool(paths) and self.config.method.scores
+            if to_verify:  # each stored path is scored once
+                work.verify[len(work.groups)] = ToVerify(cut, list({path.slot: path for path in paths}.values()))
+            samples = begin((Prefix(),) * self.sampling.n_samples if to_verify else self.prefixes(question, cut))
+        n_before = count(samples) if self.config.tail < 1 else 0
+        work.groups.append(Group(question, samples, known.visits, one.reason, one.chance, n_before=n_before, due=work.step))
 
-    def _verified(self, question: Question, start: "ToVerify", log_probs: list[LogProbs]) -> tuple[Sample, ...]:
+    def _verified(self, question: Question, start: ToVerify, log_probs: list[LogProbs]) -> tuple[Sample, ...]:
         """The samples that go on from what the policy accepts, given its log-probs of each distinct path.
 
         A path that fills --data.max_len is one token longer than an engine accepts. Its last token, which is always cut,
@@ -203,7 +228,10 @@ class Rollout:
         on_group: Callable[[Group], None] = lambda group: None,
     ) -> list[Group]:
         """Scored groups from given prefixes, one prefix per sample; ``sampling.n_samples`` is ignored."""
-        return self._generate_and_score(questions, list(map(begin, prefixes)), sampling, step, on_group)
+        pairs = zip(questions, prefixes, strict=True)
+        work = Work(groups=[Group(q, begin(own)) for q, own in pairs], sampling=sampling, step=step)
+        work.on_group = lambda i: on_group(work.groups[i])
+        return self._generate_and_score(work)
 
     def max_path_length(self, question: Question, sampling: Sampling) -> int:
         """The longest path of this question in tokens: max_new_tokens, or less if max_len leaves less after the prompt."""
@@ -227,82 +255,83 @@ class Rollout:
         ]
         return replace(group, samples=tuple(samples))
 
-    def _generate_and_score(
-        self,
-        questions: Sequence[Question],
-        starts: Sequence[Start],
-        sampling: Sampling,
-        step: int,
-        on_group: Callable[[Group], None] = lambda group: None,
-        drafts: Sequence[Sequence[bytes]] | None = None,
-    ) -> list[Group]:
+    def _generate_and_score(self, work: Work) -> list[Group]:
         """``score`` of ``_generate``, where each group's rewards are computed while others are generated."""
         if self.scorer is None:
-            return self._generate(questions, starts, sampling, step, lambda i, group: on_group(group), drafts)
-        order = []
+            return self._generate(work)
+        order, on_group = [], work.on_group
 
-        def generated(i: int, group: Group) -> None:
+        def generated(i: int) -> None:
             order.append(i)
-            scoring.add(self._reward_requests(group))
-            on_group(group)
+            scoring.add(self._reward_requests(work.groups[i]))
+            on_group(i)
 
-        with self.scorer.begin(sum(map(len, starts))) as scoring:
-            groups = self._generate(questions, starts, sampling, step, generated, drafts)
+        work.on_group = generated
+        with self.scorer.begin(sum(len(group.samples) for group in work.groups)) as scoring:
+            groups = self._generate(work)
             with self.clock("reward"):
                 results = iter(scoring.finish())
         own = {i: [next(results) for _ in groups[i].samples] for i in order}
         return [self._scored(group, own[i]) for i, group in enumerate(groups)]
 
-    def _generate(
-        self,
-        questions: Sequence[Question],
-        starts: Sequence[Start],
-        sampling: Sampling,
-        step: int,
-        on_group: Callable[[int, Group], None] = lambda i, group: None,
-        drafts: Sequence[Sequence[bytes]] | None = None,
-        enough: int | None = None,
-    ) -> list[Group]:
-        """Go on with all samples that are unfinished; ``on_group`` gets each group's index when it is done."""
-        found: dict[int, GeneratedGroup] = {}
-        begun = {i: start for i, start in enumerate(starts) if not isinstance(start, ToVerify)}
-        stored = drafts or [()] * len(questions)
-        reads = self.reads and step != EVAL_STEP
+    def _generate(self, work: Work) -> list[Group]:
+        """Do the work; with ``enough``, the groups that wait are cut."""
+        if work.step > 0:
+            self.work = work
+        groups, unknown, answers = work.groups, set(work.verify), dict[int, GeneratedGroup]()
 
-        def ask(i: int) -> GroupRequest:
-            requests = self._requests(questions[i], begun[i], sampling, step)
-            return GroupRequest(requests, len(questions[i].prompt_ids), stored[i], reads)
+        def ask(i: int) -> AnyRequest:
+            if i not in unknown:
+                return self._group_request(work, i)
+            paths = [self._to_score(groups[i].question, path) for path in work.verify[i].distinct]
+            return VerifyRequest(paths, len(groups[i].samples), partial(verified, i))
 
-        def verified(i: int, start: ToVerify, log_probs: list[LogProbs]) -> GroupRequest:
-            begun[i] = self._verified(questions[i], start, log_probs)
-            if len(begun) == len(starts):
+        def verified(i: int, log_probs: list[LogProbs]) -> GroupRequest:
+            unknown.remove(i)
+            groups[i] = replace(groups[i], samples=self._verified(groups[i].question, work.verify[i], log_probs))
+            if not unknown:
                 phase.close()
                 phase.enter_context(self.clock("rollout"))
-            return ask(i)
+            return self._group_request(work, i)
 
-        bar = tqdm(total=len(questions), desc="Generating", unit="group", delay=5, mininterval=5)
+        def stopped(i: int, answer: GeneratedGroup | None) -> Callable[[], AnyRequest]:
+            if answer is not None:
+                self._add(work, i, answer)
+            if i in work.verify and not count(groups[i].samples):  # the next policy accepts other tokens
+                unknown.add(i)
+                groups[i] = replace(groups[i], samples=begin((Prefix(),) * len(groups[i].samples)))
+            return partial(ask, i)
+
+        bar = tqdm(total=len(groups), desc="Generating", unit="group", delay=5, mininterval=5)
         with ExitStack() as phase, bar, self.generator as generator:
-            phase.enter_context(self.clock("rollout" if len(begun) == len(starts) else "verify"))
-            requests = [
-                VerifyRequest(
-                    [self._to_score(questions[i], path) for path in one.distinct], len(one), partial(verified, i, one)
-                )
-                if isinstance(one, ToVerify)
-                else ask(i)
-                for i, one in enumerate(starts)
-            ]
-            for i, generated in generator.generate(requests, enough):
-                self.counts.update(generated.counts)
-                found[i] = generated
+            phase.enter_context(self.clock("verify" if unknown else "rollout"))
+            requests = [ask(i) for i in range(len(groups))]
+            gate = self.gate if work.step > 0 else None  # what is not of training runs while training stands still
+            for i, answer in generator.generate(requests, work.enough, gate, stopped):
+                answers[i] = answer
+                if work.enough is None:
+                    self._add(work, i, answer)
                 bar.update()
-                on_group(i, Group(questions[i], go_on(begun[i], generated.samples)))
-        limit, waiting = tail([found[i].longest for i in range(len(found))], len(questions) if enough is None else enough)
-        groups = []
-        for i, (question, waits) in enumerate(zip(questions, waiting, strict=True)):
-            new = found[i].samples
-            kept = [shortened(generated, limit) for generated in new] if waits else new
-            groups.append(Group(question, go_on(begun[i], kept), waits=waits, n_before=count(begun[i])))
-        return groups
+                work.on_group(i)
+        if work.enough is not None:
+            limit, waiting = tail([answers[i].longest for i in range(len(groups))], work.enough)
+            for i, waits in enumerate(waiting):
+                samples = [shortened(new, limit) for new in answers[i].samples] if waits else answers[i].samples
+                self._add(work, i, replace(answers[i], samples=samples))
+                groups[i] = replace(groups[i], waits=waits)
+        return list(groups)
+
+    def _add(self, work: Work, i: int, answer: GeneratedGroup) -> None:
+        """What an engine generated for a group."""
+        self.counts.update(answer.counts)
+        samples = go_on(work.groups[i].samples, answer.samples, self.gate.version)
+        work.groups[i] = replace(work.groups[i], samples=samples)
+
+    def _group_request(self, work: Work, i: int) -> GroupRequest:
+        question = work.groups[i].question
+        requests = self._requests(question, work.groups[i].samples, work.sampling, work.step)
+        drafts = work.drafts[i] if work.drafts else ()
+        return GroupRequest(requests, len(question.prompt_ids), drafts, self.reads and work.step != EVAL_STEP)
 
     def _requests(self, question: Question, begun: tuple[Sample, ...], sampling: Sampling, step: int) -> list[Request]:
         longest = self.max_path_length(question, sampling)
@@ -310,7 +339,7 @@ class Rollout:
             Request(
                 token_ids=question.prompt_ids + s.prefix.token_ids + s.response_ids,
                 max_tokens=self._budget(s.prefix, longest) - len(s.response_ids),
-                seed=request_seed(self.seed, step, question.question_id, i),
+                seed=request_seed(self.seed, step, question.question_id, i, len(s.response_ids)),
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 rejected=None if s.response_ids else s.prefix.rejected,

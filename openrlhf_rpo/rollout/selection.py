@@ -10,8 +10,9 @@ from openrlhf_rpo.algo.draws import episode_order
 from openrlhf_rpo.algo.methods import Method
 from openrlhf_rpo.algo.methods.replay import n_replayed
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.rollout.questions import QuestionStream
-from openrlhf_rpo.types import Question, Sample, Visit
+from openrlhf_rpo.types import Begun, Question, Sample, Visit
 
 BY_SIGNAL = 0.75
 """Share of a batch chosen by signal where the method replays no share. The rest is in turn, so none is left out for good."""
@@ -50,19 +51,28 @@ class Selection:
         self.by_id = {q.question_id: q for q in stream.questions}
         self.chances: Chances | None = None
 
-    def choose(self, n: int, exclude: Set[str], step: int) -> list[Asked]:
+    @classmethod
+    def of_run(cls, stream: QuestionStream, cache: PathCache, config: RPOConfig, batch_size: int) -> "Selection":
+        epoch = len(stream.questions) / batch_size if config.select == "signal" else None
+        return cls(stream, cache, config.method, epoch, config.tail)
+
+    def choose(
+        self, n: int, exclude: Set[str], step: int, begun: Sequence[Begun] = (), in_flight: Set[str] = frozenset()
+    ) -> list[Asked]:
         """Questions that are not in ``exclude``, enough to have ``n`` groups done; fewer at the end of the data.
 
-        Unfinished groups first. The method's share of the others replays stored paths (least recently visited first); with
-        signal it is the ones worth most.
+        ``begun`` groups first. The method's share of the others replays stored paths (least recently visited first); with
+        signal it is the ones worth most. ``in_flight``: questions of batches that are not committed yet; those whose turn it
+        is come as soon as they are.
         """
-        unfinished = self.cache.unfinished() if self.tail < 1 else []
-        begun = [self._go_on(group) for group in unfinished if group[0] not in exclude]
-        exclude = exclude | {asked.question.question_id for asked in begun}
-        n = max(0, math.ceil(n / self.tail - 1e-9) - len(begun))
-        chosen = self._by_signal(n, exclude, step) if self.epoch else self._to_replay(n, exclude, step)
-        new = self.stream.take(n - len(chosen), exclude | {asked.question.question_id for asked in chosen})
-        return begun + chosen + [Asked(question, "turn", bare=self.method.replay_share > 0) for question in new]
+        first = [self._go_on(group) for group in begun]
+        exclude = exclude | {asked.question.question_id for asked in first}
+        n = max(0, math.ceil(n / self.tail - 1e-9) - len(first))
+        out = exclude | in_flight
+        chosen = self._by_signal(n, out, step) if self.epoch else self._to_replay(n, out, step)
+        exclude = exclude | {asked.question.question_id for asked in chosen}
+        new = self.stream.take(n - len(chosen), exclude, in_flight)
+        return first + chosen + [self._in_turn(question) for question in new]
 
     def learn(self, visits: Iterable[Visit]) -> None:
         """The visits of a step that was committed."""
@@ -73,8 +83,14 @@ class Selection:
         """The cache was rolled back."""
         self.chances = None
 
-    def _go_on(self, group: tuple[str, tuple[Sample, ...]]) -> Asked:
-        return Asked(self.by_id[group[0]], "unfinished", begun=group[1])
+    def _in_turn(self, question: Question) -> Asked:
+        return Asked(question, "turn", bare=self.method.replay_share > 0)
+
+    def _go_on(self, group: Begun) -> Asked:
+        question, started = self.by_id[group.question_id], any(s.path_length for s in group.samples)
+        if not started and group.asked == "turn":
+            return self._in_turn(question)
+        return Asked(question, group.asked, group.chance, begun=group.samples if started else ())
 
     def _to_replay(self, n: int, exclude: Set[str], step: int) -> list[Asked]:
         wanted = n_replayed(n, self.method.replay_share, step)

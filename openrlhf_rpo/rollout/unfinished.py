@@ -10,6 +10,7 @@ next step goes on with every group that waits, before it begins any other; the c
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from openrlhf_rpo.algo.parts import extended, head
 from openrlhf_rpo.rollout.requests import Generated
 from openrlhf_rpo.types import FinishReason, Prefix, Sample, as_ids, as_log_probs
 
@@ -26,18 +27,19 @@ def count(samples: Iterable[Sample]) -> int:
     return sum(len(sample.response_ids) for sample in samples)
 
 
-def go_on(begun: Sequence[Sample], generated: Sequence[Generated]) -> tuple[Sample, ...]:
-    """The samples with what was generated for those that were unfinished, in their order."""
+def go_on(begun: Sequence[Sample], generated: Sequence[Generated], version: int) -> tuple[Sample, ...]:
+    """The samples with what the policy ``version`` generated for those that were unfinished, in their order."""
     new = iter(generated)
-    return tuple(_longer(sample, next(new)) if sample.finish_reason == "unfinished" else sample for sample in begun)
+    return tuple(_longer(s, next(new), version) if s.finish_reason == "unfinished" else s for s in begun)
 
 
-def _longer(sample: Sample, new: Generated) -> Sample:
+def _longer(sample: Sample, new: Generated, version: int) -> Sample:
     return replace(
         sample,
         response_ids=sample.response_ids + new.token_ids,
         response_log_probs=sample.response_log_probs + new.log_probs,
         finish_reason=_REASONS.get(new.finish_reason, "stop"),
+        parts=extended(head(sample.parts, len(sample.response_ids)), version, len(new.token_ids)),
     )
 
 

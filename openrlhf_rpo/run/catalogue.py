@@ -31,6 +31,13 @@ ROLLOUT = {
         "--rpo.replay.max_reuses replays (a cut of the whole path does not count)",
     ),
     "rpo/cut": Figure("tokens", "dropped from the cached path, per replayed sample (0 if nothing was replayed)"),
+    "rpo/policy_age": Figure(
+        "steps", "that the policy which sampled a token is behind the one that trains on it, mean over new tokens"
+    ),
+    "rpo/policy_age_max": Figure("steps", "the same of the oldest new token"),
+    "rpo/rollout_busy": Figure("share", "of the step in which the rollout side worked, with --train.async_enable"),
+    "rpo/train_busy": Figure("share", "of the step in which the training side did not wait for it"),
+    "rpo/groups_too_old": Figure("", "groups that were stored and not trained on, being older than --rpo.async.max_age"),
     "rpo/cache_age": Figure("steps", "since the replayed path was stored, per replayed sample"),
     "rpo/tokens_generated_total": Figure("tokens", "generated since the start of the run, including the initial cache"),
     "rpo/tokens_reused_total": Figure("tokens", "reused since the start of the run"),
@@ -75,8 +82,12 @@ TIMING = {
     "timing/train": Figure("seconds", "forward, backward and optimizer"),
     "timing/weight_sync": Figure("seconds", "sending weights to the engines"),
     "timing/cache": Figure("seconds", "reading the cache, and committing the step before"),
+    "timing/waiting": Figure("seconds", "for the rollout side, with --train.async_enable"),
     "timing/own": Figure("seconds", "the rest of the step"),
-    "timing/step_total": Figure("seconds", "the whole step, without evaluations and checkpoints"),
+    "timing/step_total": Figure(
+        "seconds",
+        "the whole step, without evaluations and checkpoints; with --train.async_enable the rollout's phases are beside it",
+    ),
 }
 UPSTREAM = {
     "reward": Figure("", "mean reward of the samples trained on, after shaping and OpenRLHF's length penalties"),
@@ -96,7 +107,7 @@ UPSTREAM = {
     "ppo_kl": Figure("", "policy now against policy at rollout"),
     "ppo_clip_ratio": Figure("share", "tokens whose ratio was clipped"),
     "vllm_kl": Figure("", "trainer against engine, with --algo.advantage.is_correction_level"),
-    "is_filter_ratio": Figure("share", "tokens that this correction left out"),
+    "is_filter_ratio": Figure("share", "tokens that this correction left out, or whose weight it bounded"),
     "policy_loss": Figure("", "loss of the policy"),
     "entropy_loss": Figure("", "entropy, with --actor.entropy_coef"),
     "actor_lr": Figure("", "learning rate of the policy"),

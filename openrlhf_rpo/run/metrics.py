@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from openrlhf_rpo.algo.variance import has_signal, outcome
-from openrlhf_rpo.types import CacheDecision, Group, Sample
+from openrlhf_rpo.types import UNKNOWN, CacheDecision, Group, Sample
 
 GENERATED_TOTAL = "rpo/tokens_generated_total"
 REUSED_TOTAL = "rpo/tokens_reused_total"
@@ -38,11 +38,21 @@ def rollout_metrics(
         "rpo/groups_waiting": float(len(waiting)),
         "rpo/groups_from_bare_question": fmean(g.samples[0].prefix.path is None for g in groups),
         "rpo/cut": fmean(p.cut for p in replayed) if replayed else 0.0,
+        **_ages(samples, step),
         "rpo/cache_age": fmean(step - p.path.step for p in replayed if p.path) if replayed else 0.0,
         GENERATED_TOTAL: totals.get(GENERATED_TOTAL, 0.0) + generated,
         REUSED_TOTAL: totals.get(REUSED_TOTAL, 0.0) + reused,
         **_reward_logs(samples),
     }
+
+
+def _ages(samples: Sequence[Sample], step: int) -> dict[str, float]:
+    """How many steps the policy that sampled a response token is behind the one that trains on it: mean and largest."""
+    parts = [part for sample in samples for part in sample.parts if part.version != UNKNOWN]
+    total = sum(part.n_tokens for part in parts)
+    ages = [(step - 1 - part.version) * part.n_tokens for part in parts]
+    oldest = max((step - 1 - part.version for part in parts), default=0)
+    return {"rpo/policy_age": sum(ages) / max(1, total), "rpo/policy_age_max": float(oldest)}
 
 
 def _reward_logs(samples: Sequence[Sample]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Timing the phases of a training step."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 
@@ -25,6 +25,11 @@ class PhaseClock:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Count seconds that another clock measured within this step."""
+        for phase, n in seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + n
 
     def metrics(self) -> dict[str, float]:
         """timing/PHASE for each phase, timing/own and timing/step_total, in seconds."""

@@ -20,7 +20,7 @@ from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.durable import replacing
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.former import translated
-from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
+from openrlhf_rpo.types import CacheDecision, Group, Part, Path, Prefix, Question, Sample, StepRecord, Visit
 from tests.attack.conftest import contents
 
 TABLES = {table.__tablename__: table for table in Base.__subclasses__()}
@@ -30,7 +30,8 @@ HUGE = 2**62
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory) -> bytes:
-    """A cache of two questions and three steps. Question q has the paths 1, 3, 4 and 6; its wrong one is 5."""
+    """A cache of two questions and three steps. Question q has the paths 1, 3, 4 and 6; its wrong one is 5. A group of two
+    samples of question r waits."""
     file = tmp_path_factory.mktemp("sound") / "rpo_cache.db"
     with PathCache.open(f"sqlite:///{file}", {"tokenizer": "t"}) as cache:
         cache.describe([Question(name, f"<u>{name}", "1", text=name) for name in "qr"], "/no/model")
@@ -38,10 +39,14 @@ def sound(tmp_path_factory) -> bytes:
         cache.mark_initialised()
         for step in (1, 2, 3):
             parent = cache.paths(["q"])["q"].path_id
-            path = Path("q", (1, 2, step), None, "length", 1.0, 0.5, 2, step, parent_id=parent)
+            parts = (Part(0, 2), Part(step - 1, 1)) if step > 1 else (Part(0, 3),)
+            path = Path("q", (1, 2, step), None, "length", 1.0, 0.5, 2, step, parent_id=parent, parts=parts)
             wrong = (Path("q", (9,), None, "stop", 0.0, 0.0, step=step, slot=1),) if step == 2 else ()
             visit = Visit("q", step, 1, 2, 3, 4, 2, "best")
-            cache.commit_step(StepRecord(step, 0, step, {"rpo/score": 0.5}), [CacheDecision(path, visit, wrong)])
+            prefix = Prefix((1, 2), (-0.5, -0.5), 1, cache.paths(["r"])["r"])
+            begun = (Sample(prefix, (7, 8), (-0.5, -0.5), "unfinished", parts=(Part(2, 2),)),) * 2
+            waiting = [Group(Question("r", "", ""), begun)] if step == 3 else []
+            cache.commit_step(StepRecord(step, 0, step, {"rpo/score": 0.5}), [CacheDecision(path, visit, wrong)], waiting)
         cache.record_evaluation(3, {"pass1": 0.5})
     return file.read_bytes()
 
@@ -92,8 +97,9 @@ def packed(rest: bytes) -> bytes:
     return b"\x01" + zlib.crc32(stream).to_bytes(4, "little") + stream
 
 
-PATH, VISIT, STEP = "id = 4", "step = 2", "step = 2"
+PATH, VISIT, STEP, SAMPLE = "id = 4", "step = 2", "step = 2", "number = 1"
 BOMB = packed(b"I" + bytes(16 * MOST_TOKENS))
+NO_PARTS = ("0:3 1:0", "0:4 1:-1", "-2:3", "0:2  1:1", "0:2,1:1", f"0:{HUGE}", "0:" + "9" * 5000, "1:1 " * 10**6)
 HALVES = {name: packed(b"e" + bytes([low] * 3) + bytes([high] * 3)) for name, low, high in
           (("+500", 0xD0, 0x5F), ("NaN", 0x00, 0x7E), ("-NaN", 0x01, 0xFC), ("+inf", 0x00, 0x7C))}  # fmt: skip
 
@@ -108,6 +114,7 @@ VALUES = [
     *(("paths", PATH, {"token_ids": value}) for value in ("ids", 4_000_000_000, None, b"", BOMB, encode_token_ids((1, 2)))),
     *(("paths", PATH, {"log_probs": value}) for value in ("none", 7, *HALVES.values())),
     *(("paths", PATH, {"parent_id": value}) for value in (4, 6, 2, 99, 0, -1, "q")),
+    *(("paths", PATH, {"parts": value}) for value in (*NO_PARTS, "0:2", "0:2 1:2", None, 3, b"0:3")),
     ("paths", "id = 1", {"parent_id": 6}),
     ("paths", "id = 6", {"question_id": b"\xff\xfe"}),
     *(("visits", VISIT, {"n_rewarded": value}) for value in (5, -1, None)),
@@ -115,6 +122,16 @@ VALUES = [
     ("visits", VISIT, {"outcome": b"\x9b31m"}),
     *(("visits", VISIT, {"chance": value}) for value in (1.5, -1.0, "likely")),
     ("visits", VISIT, {"asked": "by magic"}),
+    *(("unfinished", SAMPLE, {"parts": value}) for value in (*NO_PARTS, None, b"2:2")),
+    *(("unfinished", SAMPLE, {"due": value}) for value in (3, 0, -1, 9, HUGE, "later")),
+    *(("unfinished", SAMPLE, {"place": value}) for value in (-1, 1, "first")),
+    *(("unfinished", SAMPLE, {"chance": value}) for value in (0.5, 1.5, "likely")),
+    *(("unfinished", SAMPLE, {"path_id": value}) for value in (1, 99, 0, None)),
+    *(("unfinished", SAMPLE, {"number": value}) for value in (2, -1)),
+    *(("unfinished", SAMPLE, {"question_id": value}) for value in ("q", b"\xff")),
+    *(("unfinished", SAMPLE, {"token_ids": value}) for value in ("ids", None, b"")),
+    ("unfinished", SAMPLE, {"asked": "by magic"}),
+    ("unfinished", SAMPLE, {"prefix_length": 4}),
     *(("steps", STEP, {"metrics": value}) for value in (DEEP, "[1]", '{"a": NaN}', '{"a": "b"}', '{"a": 1e999}', b"{}", 5)),
     *(("steps", STEP, {"created_at": value}) for value in ("yesterday", "2026-99-99 00:00:00", b"2026", 7, None)),
     *(("steps", STEP, {"consumed": value}) for value in (-1, "all")),
@@ -136,13 +153,14 @@ def test_a_forged_value_is_found_by_verify_and_used_by_nothing(refused, file, ca
     assert main(["cache", "verify", str(file)]) == 1
     said = capfd.readouterr().out
     row = {"paths": "path", "visits": "visit", "steps": "record", "evaluations": "evaluation", "questions": "question"}
-    assert row.get(table, "entry") in said and "\x1b" not in said, said
+    assert (row | {"unfinished": "unfinished sample"}).get(table, "entry") in said and "\x1b" not in said, said
     if table != "runs":
-        assert next(iter(values)) in said or "is damaged (" in said or "impossible parent" in said
+        assert any(what in said for what in (next(iter(values)), "is damaged (", "an impossible pa", "are no group"))
     readers = (["info"], ["stats"], ["history", "q"], ["show", "q"])
     assert all(main(["cache", name, str(file), *rest]) in (0, 1) for name, *rest in readers)
     assert "Traceback" not in capfd.readouterr().err and contents(file.parent) == before
-    if values.keys() & {"token_ids", "log_probs"}:  # opening checks the checksum of a path, and only reading decodes it
+    # Opening checks the checksum of a path's bytes, and only reading decodes them.
+    if table == "paths" and values.keys() & {"token_ids", "log_probs"}:
         assert "damaged" in refused("cache", "export", file, file.parent / "paths.jsonl", "--step", 2)
     else:
         assert "damaged" in refused("cache", "prune", file, 1, "--yes")
@@ -248,9 +266,10 @@ def test_a_training_command_refuses_it(train, tmp_path, sound, name):
 @pytest.mark.parametrize("revision", ["0002", "0003"])
 def test_a_damaged_cache_of_an_earlier_schema_is_refused_and_stays_as_it_was(refused, file, damage, revision):
     execute(file, *(f"ALTER TABLE visits DROP COLUMN {name}" for name in ("slot", "n_tokens", "asked", "chance")))
+    execute(file, "DROP TABLE unfinished", "ALTER TABLE paths DROP COLUMN parts")
     execute(file, f"UPDATE alembic_version SET version_num = '{revision}'")
     if revision == "0002":
-        execute(file, *(f"ALTER TABLE {table} DROP COLUMN checksum" for table in TABLES))
+        execute(file, *(f"ALTER TABLE {table} DROP COLUMN checksum" for table in TABLES if table != "unfinished"))
     execute(file, f"UPDATE steps SET {damage} WHERE step = 2")
     assert "the record of step 2 is damaged" in refused("cache", "prune", file, 1, "--yes")
 

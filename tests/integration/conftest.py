@@ -267,7 +267,19 @@ def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The longest first, so that all test processes end together; the second one needs no finished run, which the first makes.
-LONG = ["faults", "studies", "two_nodes", "options", "methods", "resume", "import", "ray_job", "shared_prefix", "model_code"]
+LONG = [
+    "faults",
+    "studies",
+    "two_nodes",
+    "asynchronous",
+    "options",
+    "methods",
+    "resume",
+    "import",
+    "ray_job",
+    "shared_prefix",
+    "model_code",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

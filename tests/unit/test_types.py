@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from openrlhf_rpo.types import Path, Prefix, Question, Sample
+from openrlhf_rpo.types import UNKNOWN, Group, Part, Path, Prefix, Question, Sample
 
 
 def test_tokens_take_four_bytes_each_whatever_they_were_given_as():
@@ -25,3 +25,12 @@ def test_an_array_is_kept_and_not_copied():
 def test_what_is_no_token_id_is_refused_by_name(ids):
     with pytest.raises(ValueError, match="token_ids of a Path"):
         Path("q", ids, None, "stop", 0.0, 0.0)
+
+
+def test_a_group_is_as_old_as_its_oldest_token():
+    def group(*parts):
+        return Group(Question("q", "", ""), tuple(Sample(Prefix(), (), (), "stop", parts=own) for own in parts))
+
+    assert group((Part(5, 3),), (Part(4, 1), Part(6, 2)), ()).version == 4
+    assert group((Part(5, 3),), (Part(UNKNOWN, 1),)).version == UNKNOWN
+    assert group((), ()).version is None

@@ -1,13 +1,14 @@
 """Turn a method's choice for one question into cache rows.
 
-A chosen path replaces the one in its slot: new path = prefix + response, and its parent is the path that was cut. Other
-slots keep their paths.
+A chosen path replaces the one in its slot: new path = prefix + response, and its parent is the path that was cut. Its parts
+are those of both; where one has none, its tokens are of unknown origin. Other slots keep their paths.
 """
 
 from statistics import fmean
 
 from openrlhf_rpo.algo.draws import keyed_generator
 from openrlhf_rpo.algo.methods.method import Choice, Method, Scored
+from openrlhf_rpo.algo.parts import head, joined
 from openrlhf_rpo.types import OWN, CacheDecision, Group, Path, Sample, Visit
 
 
@@ -44,6 +45,7 @@ def _new_path(group: Group, chosen: int, step: int, slot: int) -> Path:
     sample = group.samples[chosen]
     prefix = sample.prefix
     score, reward = score_and_reward(sample)
+    inherited = head(prefix.path.parts if prefix.path is not None else (), len(prefix))
     return Path(
         question_id=group.question.question_id,
         token_ids=prefix.token_ids + sample.response_ids,
@@ -55,6 +57,7 @@ def _new_path(group: Group, chosen: int, step: int, slot: int) -> Path:
         step=step,
         parent_id=prefix.path.path_id if prefix.path is not None and len(prefix) > 0 else None,
         slot=slot,
+        parts=joined(inherited, head(sample.parts, len(sample.response_ids))),
     )
 
 

@@ -8,7 +8,7 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.console import Output
 from openrlhf_rpo.exchange.places import at_step, find_question, find_tokenizer, open_to_read
 from openrlhf_rpo.exchange.text import pieces
-from openrlhf_rpo.types import OWN, Path
+from openrlhf_rpo.types import OWN, UNKNOWN, Path
 
 _COLOURS = ("cyan", "yellow", "magenta", "blue", "bright_cyan", "bright_yellow")
 _NEWEST, _DROPPED = "bold green", "red strike"
@@ -42,6 +42,7 @@ def path_view(cache: PathCache, question_id: str, step: int, tokenizer: Any) -> 
         "path": generations[0] | {"token_ids": list(lineage[0].token_ids)} if lineage else None,
         "lineage": generations,
         "parts": _parts(lineage, tokenizer) if lineage else [],
+        "versions": [part._asdict() for part in lineage[0].parts] if lineage else [],
         "dropped": _dropped(*lineage[:2], tokenizer) if len(lineage) > 1 else None,
         "others": [
             {"slot": slot, "step": path.step, "length": len(path), "score": path.score, "reward": path.reward}
@@ -111,6 +112,8 @@ def _print_path(view: dict[str, Any], out: Output) -> None:
     out.line(f"\nits path at step {view['step']} and the paths it was cut from, newest first", "bold")
     out.table(list(view["lineage"][0]), [list(generation.values()) for generation in view["lineage"]])
     out.line("\nthe path, by the step that sampled each part", "bold")
+    if view["versions"]:
+        out.line(sampled_by(view["versions"]), "dim")
     colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(view["parts"]) - 1)] + [_NEWEST]
     for part, colour in zip(view["parts"], colours, strict=True):
         origin = "of a pruned step" if part["step"] is None else f"of step {part['step']}"
@@ -119,6 +122,13 @@ def _print_path(view: dict[str, Any], out: Output) -> None:
     if dropped is not None and dropped["token_ids"]:
         title = f"dropped from the path of step {dropped['step']}: its tokens {dropped['from']} to {dropped['to'] - 1}"
         _block(out, title, dropped, _DROPPED)
+
+
+def sampled_by(versions: list[dict[str, int]]) -> str:
+    """The line that says which policies sampled the path."""
+    names = ["unknown" if part["version"] == UNKNOWN else str(part["version"]) for part in versions]
+    first, *more = [f"{name} ({part['n_tokens']}" for name, part in zip(names, versions, strict=True)]
+    return "sampled by policy version " + ", ".join([f"{first} tokens)", *(f"{part})" for part in more)])
 
 
 def _block(out: Output, title: str, part: dict[str, Any], style: str) -> None:

@@ -33,7 +33,8 @@ def a_step(shape: ModelShape, args: SimpleNamespace, config: RPOConfig, prompt: 
     forwards = needs_old_log_probs(args) + (args.algo.kl.init_coef > 0)
     ways = {"with every answer from its first token": (seconds.bare(lengths, prompt), None)}
     ways["this command"] = (_work(config.method, lengths, prompt), _drafts(config))
-    said = [f"{name}: {_written(rates, cluster, forwards, *way)}" for name, way in reversed(ways.items())]
+    ahead = args.train.async_enable and args.train.async_queue_size > 0
+    said = [f"{name}: {_written(rates, cluster, forwards, ahead, *way)}" for name, way in reversed(ways.items())]
     devices = sum(number for _, number, _ in required_devices(args))
     assumed = (
         f"assumed: answers of {mean:,.0f} tokens on average and up to {longest:,}, prompts of {prompt:.0f}, "
@@ -71,7 +72,10 @@ def _drafts(config: RPOConfig) -> Drafts | None:
     return Drafts(tokens, sum(ACCEPTED**i for i in range(1, tokens + 1)), config.drafts.mode == "auto")
 
 
-def _written(rates: Rates, cluster: Cluster, forwards: int, work: Work, drafts: Drafts | None) -> str:
+def _written(rates: Rates, cluster: Cluster, forwards: int, ahead: bool, work: Work, drafts: Drafts | None) -> str:
+    """``ahead``: the next batch is rolled out while a step trains."""
     found = seconds.phases(work, rates, cluster, forwards, drafts)
     parts = ", ".join(f"{name} {value:.1f}" for name, value in found.items() if value >= 0.05)
-    return f"{sum(found.values()):.0f} s ({parts}), {work.new.mean():,.0f} new tokens a sample"
+    beside = min(found["verify"] + found["rollout"], found["log_probs"] + found["train"]) if ahead else 0.0
+    both = ", rollout and training side by side" if ahead else ""
+    return f"{sum(found.values()) - beside:.0f} s ({parts}{both}), {work.new.mean():,.0f} new tokens a sample"

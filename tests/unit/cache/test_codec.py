@@ -48,6 +48,14 @@ def test_log_probs_come_back_to_half_precision(log_probs: list[float]) -> None:
         assert abs(stored - given_) <= max(abs(given_) * 2**-11, 2**-25)
 
 
+@given(st.lists(st.floats(-60000, 0, width=32), max_size=60))
+def test_exact_log_probs_come_back_as_they_were(log_probs: list[float]) -> None:
+    values = [*log_probs, -math.inf]
+    assert decode_log_probs(encode_log_probs(values, exact=True)).tolist() == values
+    with pytest.raises(CodecError, match="at token 1"):
+        encode_log_probs((-1.0, math.nan), exact=True)
+
+
 def test_log_probs_of_minus_infinity_are_kept_and_too_small_ones_become_it() -> None:
     assert tuple(decode_log_probs(encode_log_probs((-math.inf, 0.0, -0.5, -1e9)))) == (-math.inf, 0.0, -0.5, -math.inf)
     assert len(decode_log_probs(encode_log_probs(()))) == 0

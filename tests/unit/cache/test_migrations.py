@@ -14,6 +14,7 @@ from openrlhf_rpo.cache import PathCache, migrations
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheNewer, CacheOlder
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.session import make_engine
+from openrlhf_rpo.types import Begun, CacheDecision, Group, Part, Prefix, Question, Sample, StepRecord
 
 REPOSITORY = File(__file__).parents[3]
 
@@ -33,9 +34,9 @@ def test_the_migrations_build_exactly_the_models(cache, url) -> None:
         assert compare_metadata(context, Base.metadata) == []
 
 
-def to_first_schema(url: str) -> None:
-    """Downgrade to the schema of the first release, keeping rows."""
-    run("-m", "alembic", "-x", f"url={url}", "downgrade", "0001")
+def downgrade(url: str, to: str) -> None:
+    """Downgrade to an earlier schema, keeping rows."""
+    run("-m", "alembic", "-x", f"url={url}", "downgrade", to)
 
 
 def revision(url: str) -> str:
@@ -54,9 +55,9 @@ def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commi
     visits = {name: replace(visit, asked="unknown") for name, visit in cache.visits("qrs").items()}
     others = visits, cache.records(), cache.fingerprints, cache.least_recently_visited(9)
     cache.close()
-    to_first_schema(url)
+    downgrade(url, "0001")
     assert revision(url) == "0001"
-    with pytest.raises(CacheOlder, match="has schema revision 0001, this version of openrlhf_rpo reads 0006"):
+    with pytest.raises(CacheOlder, match="has schema revision 0001, this version of openrlhf_rpo reads 0007"):
         PathCache.open_to_read(url)
     with reopen() as upgraded:
         assert upgraded.verify() == []
@@ -71,13 +72,39 @@ def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commi
         commit(upgraded, 4, {"q": (4,)})
         assert upgraded.rollback(1) == 3
         assert list(upgraded.iter_paths()) == steps[1]
-    assert revision(url) == "0006"
+    assert revision(url) == "0007"
+
+
+def test_groups_that_waited_under_the_schema_before_parts_go_on_with_the_next_step(cache, url, path, visit, reopen) -> None:
+    stored = path("q", step=1, parts=(Part(0, 2), Part(1, 1)))
+    sample = Sample(Prefix(), (5, 6), (-0.5, -0.5), "unfinished", parts=(Part(1, 2),))
+    own = replace(sample, prefix=Prefix((4,), (-1.0,), 1, cache.paths(["r"])["r"]))
+    groups = [
+        Group(Question("r", "", ""), (sample, own), asked="signal", chance=0.5, due=4),
+        Group(Question("q", "", ""), (sample,)),
+    ]
+    cache.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(stored, visit("q", 1))])
+    cache.commit_step(StepRecord(2, 0, 2, {}), [], groups)
+    cache.close()
+    downgrade(url, "0006")
+    with pytest.raises(CacheOlder, match="has schema revision 0006"):
+        PathCache.open_to_read(url)
+    with reopen() as upgraded:
+        assert upgraded.verify() == []
+        without = replace(sample, parts=())
+        assert upgraded.unfinished() == [
+            Begun("q", (without,), "unfinished", None, 3),
+            Begun("r", (without, replace(own, parts=())), "unfinished", None, 3),
+        ]
+        assert upgraded.paths(["q"])["q"] == replace(stored, path_id=3, parts=())
+        upgraded.commit_step(StepRecord(3, 0, 3, {}), [], groups)
+        assert upgraded.unfinished()[0] == Begun("r", (sample, own), "signal", 0.5, 4)
 
 
 def test_a_damaged_cache_of_the_first_schema_gets_no_checksums(cache, url, file, path, commit, reopen) -> None:
     commit(cache, 1, {f"q{i}": tuple(range(900)) for i in range(40)})
     cache.close()
-    to_first_schema(url)
+    downgrade(url, "0001")
     whole = bytearray(file.read_bytes())
     leaf = max(start for start in range(4096, len(whole), 4096) if whole[start] == 13)
     whole[leaf : leaf + 8] = b"\xff" * 8
@@ -93,7 +120,7 @@ def test_a_copy_of_the_first_schema_is_restored_and_upgraded(cache, url, file, r
     cache.copy_to(str(copy))
     cache.close()
     file.unlink()
-    to_first_schema(f"sqlite:///{copy}")
+    downgrade(f"sqlite:///{copy}", "0001")
     PathCache.restore(str(copy), url)
     with reopen() as restored:
         assert list(restored.iter_paths()) == expected
@@ -106,7 +133,7 @@ def test_a_schema_of_a_later_version_is_refused_with_both_revisions(cache, reope
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
     for attempt in (reopen, lambda: PathCache.open_to_read(url)):
-        with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0006") as refusal:
+        with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0007") as refusal:
             attempt()
         assert where in str(refusal.value)
 

@@ -5,15 +5,21 @@ import math
 import pytest
 
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
-from openrlhf_rpo.types import CacheDecision, Group, Prefix, Question, Sample, StepRecord
+from openrlhf_rpo.cache.models import UnfinishedRow, checksum_of
+from openrlhf_rpo.types import UNKNOWN, Begun, CacheDecision, Group, Part, Prefix, Question, Sample, StepRecord
 
 
-def waiting(question, *samples):
-    return Group(Question(question, "1+1?", "2"), samples, waits=True)
+def waiting(question, *samples, **fields):
+    return Group(Question(question, "1+1?", "2"), samples, waits=True, **fields)
 
 
-def sample(tokens, finish="unfinished", prefix=None):
-    return Sample(prefix or Prefix(), tokens, (-0.5,) * len(tokens), finish)
+def sample(tokens, finish="unfinished", prefix=None, parts=()):
+    return Sample(prefix or Prefix(), tokens, (-0.5,) * len(tokens), finish, parts=parts)
+
+
+def begun(group, step):
+    """What the cache returns of a group that waits after ``step``."""
+    return Begun(group.question.question_id, group.samples, group.asked, group.chance, group.due or step + 1)
 
 
 @pytest.fixture
@@ -32,7 +38,30 @@ def test_the_samples_come_back_as_they_were_with_their_path(cache, step, path):
     scored = Prefix((1, 2, 3), (-0.125, -0.25, -4.0), 1, stored)  # verified: the log-probs of now
     groups = [waiting("q", sample((7, 8), "stop", own), sample((9,), prefix=scored)), waiting("a", sample((5, 6)))]
     step(cache, 2, *groups)
-    assert cache.unfinished() == [("a", groups[1].samples), ("q", groups[0].samples)]
+    assert cache.unfinished() == [begun(group, 2) for group in groups]
+
+
+def test_groups_of_later_steps_come_back_in_their_order_whatever_their_samples_have(cache, step):
+    bare = (Prefix(),) * 2
+    groups = [
+        waiting("z", *(sample((), prefix=prefix) for prefix in bare), due=4),  # asked and not begun
+        waiting("q", sample((5, 6, 1), "stop"), sample((7,), "length"), asked="signal", chance=0.25, due=3),  # all done
+        waiting("r", sample((), prefix=Prefix((4,), (-1.0,), 1, cache.paths(["r"])["r"])), asked="replay", chance=1),
+        waiting("b", sample((8,)), asked="unfinished"),
+    ]
+    step(cache, 1)
+    step(cache, 2, *(waiting(g.question.question_id, sample((9,))) for g in groups))
+    assert cache.rollback(1) == 1
+    step(cache, 2, *groups)
+    assert cache.unfinished() == [begun(group, 2) for group in groups]
+    assert [group.due for group in cache.unfinished()] == [4, 3, 3, 3] and cache.verify() == []
+
+
+def test_every_sample_keeps_its_parts(cache, step):
+    parts = [(Part(UNKNOWN, 1), Part(0, 2)), (Part(1, 3),), ()]
+    step(cache, 1, waiting("q", *(sample((1, 2, 3), parts=own) for own in parts), sample(())))
+    [group] = cache.unfinished()
+    assert [one.parts for one in group.samples] == [*parts, ()]
 
 
 def test_only_the_latest_step_s_wait(cache, step):
@@ -45,7 +74,7 @@ def test_a_rollback_brings_them_back(cache, step):
     step(cache, 1, waiting("q", sample((1, 2))))
     step(cache, 2, waiting("r", sample((3,))))
     assert cache.rollback(1) == 1
-    assert cache.unfinished() == [("q", (sample((1, 2)),))]
+    assert [(group.question_id, group.samples) for group in cache.unfinished()] == [("q", (sample((1, 2)),))]
 
 
 def test_pruning_keeps_those_that_a_step_may_be_resumed_with(cache, step, path):
@@ -56,7 +85,7 @@ def test_pruning_keeps_those_that_a_step_may_be_resumed_with(cache, step, path):
     step(cache, 4, paths=[path("q", (8, 9), step=4)])
     assert cache.prune(3) == 1  # the initial path of q
     assert cache.rollback(3) == 1
-    assert cache.unfinished() == [("q", (sample((5,), prefix=of_path),))]
+    assert [(group.question_id, group.samples) for group in cache.unfinished()] == [("q", (sample((5,), prefix=of_path),))]
     step(cache, 4, paths=[path("q", (8, 9), step=4)])
     assert cache.prune(4) == 1  # the path of step 1
     assert cache.verify() == []
@@ -79,7 +108,47 @@ def test_damage_is_found(cache, step):
         cache.unfinished()
 
 
-def test_what_cannot_be_stored_is_refused_and_nothing_is_written(cache, step):
-    with pytest.raises(CacheError, match="the samples of question q cannot be stored"):
-        step(cache, 1, waiting("q", Sample(Prefix(), (1, 2), (-0.5, math.nan), "unfinished")))
+REFUSED = {
+    "the samples of question q cannot be stored: log-prob nan": waiting(
+        "q", Sample(Prefix(), (1, 2), (-0.5, math.nan), "unfinished")
+    ),
+    "the samples of question q cannot be stored: parts of 3 of 2 tokens": waiting("q", sample((1, 2), parts=(Part(0, 3),))),
+    "the samples of question q cannot be stored: a prefix of 1 tokens of no stored path": waiting(
+        "q", sample((1,), prefix=Prefix((1,), (-1.0,)))
+    ),
+    "the group of question q waits without samples": waiting("q"),
+    "the group of question q waits after step 1 for step 1": waiting("q", sample((1,)), due=1),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_stored_is_refused_and_nothing_is_written(cache, step, said):
+    with pytest.raises(CacheError, match=said):
+        step(cache, 1, REFUSED[said])
     assert cache.latest_step == 0
+
+
+DAMAGES = {
+    "number = 0": ({"due": 1}, "due 1, which is no later step"),
+    "number = 1": ({"parts": "0:1"}, "parts of 1 of 2 tokens"),
+    "number = 2": ({"prefix_length": 1}, "prefix_length 1 of no path"),
+    "number = 3": ({"place": 1}, "the unfinished samples of question q at step 1 are no group"),
+    "number = 4": ({"chance": None}, "the unfinished samples of question q at step 1 are no group"),
+    "number = 5": ({"number": 9}, "the unfinished samples of question q at step 1 are no group"),
+    "number = 6": ({"path_id": 2}, "has an impossible path, path 2"),
+}
+
+
+@pytest.mark.parametrize("where", DAMAGES)
+def test_what_no_step_stores_is_found_even_with_the_right_checksum(cache, step, where):
+    values, said = DAMAGES[where]
+    step(cache, 1, waiting("q", *[sample((1, 2))] * 7, chance=0.5))
+    with cache._database.engine.begin() as connection:
+        table = UnfinishedRow.__table__
+        [row] = connection.execute(table.select().where(table.c.number == int(where[-1]))).mappings()
+        new = dict(row) | values
+        new["checksum"] = checksum_of(UnfinishedRow, new)
+        connection.execute(table.update().where(table.c.number == row["number"]).values(new))
+    assert said in cache.verify()[0]
+    with pytest.raises(CacheCorrupt, match=said):
+        cache.unfinished()

@@ -20,7 +20,9 @@ def build(folder: Path, score=0.5, seconds=1.0, weight=1.0, momentum=2.0) -> tup
     (last.parent / "latest").write_text(last.name)
     with PathCache.open(f"sqlite:///{checkpoints}/rpo_cache.db") as cache:
         cache.mark_initialised()
-        cache.commit_step(StepRecord(1, 0, 4, {"rpo/score": score, "timing/rollout": seconds}), [])
+        cache.commit_step(
+            StepRecord(1, 0, 4, {"rpo/score": score, "timing/rollout": seconds, "rpo/train_busy": seconds / 10}), []
+        )
         cache.record_evaluation(1, {"pass1": 0.5, "eval_seconds": seconds})
     save_file({"w": torch.tensor([weight, 2.0])}, model / "model.safetensors")
     state = {"optimizer": {"exp_avg": [torch.tensor([momentum])], "step": 1}, "ds_config": {"path": str(folder)}}

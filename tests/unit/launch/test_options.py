@@ -138,7 +138,6 @@ def test_help_shows_every_rpo_option():
     [
         ({"train__agent_func_path": "agent.py", "rpo__reward__functions": None}, "single-turn.*agent_func_path"),
         ({"data__max_images_per_prompt": 1}, "images would be expanded twice"),
-        ({"train__async_enable": True}, "has not replaced yet"),
         ({"vllm__num_engines": None}, "--vllm.num_engines is missing"),
         ({"vllm__num_engines": 0}, "--vllm.num_engines is missing"),
     ],

@@ -20,7 +20,7 @@ def stops(monkeypatch):
         monkeypatch.setattr(generation.ray, "get", lambda refs: refs)
         made = Generator([engine], sleeping=False)
         groups = [GeneratedGroup([Generated((1,) * n, (0.0,) * n, "stop")]) for n in lengths]
-        monkeypatch.setattr(made, "_finished", lambda asked: iter(enumerate(groups)))
+        monkeypatch.setattr(made, "_finished", lambda *asked: iter(enumerate(groups)))
         assert [i for i, _ in made.generate([[]] * len(lengths), enough)] == list(range(len(lengths)))
         return told
 
@@ -92,3 +92,31 @@ def test_the_engine_that_scores_a_group_generates_it_and_no_other_group_waits(mo
     assert list(Generator(engines, False).generate([plain, verified])) == [(1, "samples"), (0, "samples")]
     assert asked == [("a", "generate", plain), ("b", "score", paths), ("b", "generate", then)]
     assert begun == [[(-0.5, -0.25)]]
+
+
+def test_what_a_held_gate_stops_is_asked_for_behind_it(monkeypatch):
+    """The first group has half of its samples when the gate is held, the second one's paths are being scored."""
+    asked, told = [], []
+    half = GeneratedGroup([Generated((1,), (0.0,), "unfinished"), Generated((1, 2), (0.0, 0.0), "stop")])
+    whole = GeneratedGroup([Generated((3,), (0.0,), "stop")])
+    answers = iter([half, [(-0.5,)], whole, [(-0.25,)], whole])
+    monkeypatch.setattr(generation.ray, "get", lambda ref: ref if isinstance(ref, list) else next(answers))
+    monkeypatch.setattr(generation.ray, "wait", lambda refs, num_returns: (refs[:1], refs[1:]))
+    gate = SimpleNamespace(held=True)
+
+    def park():
+        told.append("parked")
+        gate.held = False
+
+    gate.park = park
+    plain, rest, then = GroupRequest([None] * 2, 3), GroupRequest([None], 4), GroupRequest([None] * 2, 5)
+    verify = VerifyRequest([ScoreRequest((1, 2, 3), 2)], 2, lambda log_probs: told.append(log_probs) or then)
+
+    def stopped(i, answer):
+        told.append((i, answer))
+        return lambda: (rest, verify)[i]
+
+    found = Generator([Engine("a", asked)], False).generate([plain, verify], None, gate, stopped)
+    assert list(found) == [(0, whole), (1, whole)]
+    assert told == [(0, half), (1, None), "parked", [(-0.25,)]]
+    assert [what for _, _, what in asked] == [plain, verify.paths, rest, verify.paths, then]

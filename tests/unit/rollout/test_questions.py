@@ -132,3 +132,27 @@ def test_taking_moves_the_position_past_what_was_passed_by():
     over_the_turn = s.take(2)
     assert len({*first, over_the_turn[0].question_id}) == 3
     assert s.position >= 4
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.integers(1, 4), SEEDS, st.randoms())
+def test_what_is_in_flight_at_its_turn_comes_later_and_nothing_is_lost(batch, batches, episodes, queue, seed, clock):
+    """Batches are committed in order, at some moment before the next but ``queue`` is begun; a batch waits for questions."""
+    s, out, times = stream(batch * batches, seed, episodes), [], Counter()
+    for _ in range(batches * episodes):
+        while out and (not s.has(batch, set().union(*out)) or len(out) > clock.randint(0, queue)):
+            out.pop(0)
+        taken = ids(s.take(batch, in_flight=set().union(*out)))
+        assert len(set(taken)) == batch and not set(taken) & set().union(*out)
+        out.append(set(taken))
+        times.update(taken)
+    assert set(times.values()) == {episodes} and len(times) == batch * batches
+    assert (s.remaining, s.postponed) == (0, [])
+
+
+def test_what_was_postponed_comes_first_and_a_resumed_stream_knows_it():
+    s = stream(8, episodes=1)
+    first, second = ids(stream(8, episodes=1).take(2))
+    assert first not in ids(s.take(3, in_flight={first}))
+    resumed = stream(8, episodes=1, position=s.position)
+    resumed.postponed = list(s.postponed)
+    assert ids(s.take(2))[0] == first == ids(resumed.take(2))[0] != second

@@ -15,7 +15,18 @@ from openrlhf_rpo.rollout.reward_call import RewardResult
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.rollout.selection import Asked
-from openrlhf_rpo.types import CacheDecision, LogProbs, Path, Prefix, Question, Rejected, StepRecord, Visit, as_log_probs
+from openrlhf_rpo.types import (
+    CacheDecision,
+    LogProbs,
+    Part,
+    Path,
+    Prefix,
+    Question,
+    Rejected,
+    StepRecord,
+    Visit,
+    as_log_probs,
+)
 
 TOKENIZER = AutoTokenizer.from_pretrained(model_dir("main"))
 QUESTIONS = [
@@ -40,7 +51,7 @@ class Engines:
     def __exit__(self, *exc):
         pass
 
-    def generate(self, groups, enough=None) -> Iterator:
+    def generate(self, groups, enough=None, gate=None, stopped=None) -> Iterator:
         groups = [self.scored(group) if isinstance(group, VerifyRequest) else group for group in groups]
         self.asked, self.groups = groups, [group.samples for group in groups]
         for i in reversed(range(len(groups))):
@@ -342,3 +353,57 @@ def test_a_step_says_what_rounding_would_have_rejected(rollout):
     found = made.engine_metrics(made.roll_out(ASKED, 2))
     assert (found["rpo/verify/gap"], found["rpo/verify/noise"]) == (pytest.approx(0.05), pytest.approx(0.02))
     assert made.engine_metrics([]) == {}
+
+
+class Stopped(Engines):
+    """Every group comes back with one token of its first sample, and is asked for again by the policy of two steps."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    def generate(self, groups, enough=None, gate=None, stopped=None) -> Iterator:
+        self.first, rest = groups, []
+        for i, group in enumerate(groups):
+            samples = [Generated((5,), (-0.5,), "unfinished"), *[Generated((), (), "unfinished")] * (len(group) - 1)]
+            verifies = isinstance(group, VerifyRequest)
+            rest.append(stopped(i, None if verifies else GeneratedGroup(samples)))
+        self.left = list(self.gate_work())
+        self.gate.version = 2
+        self.second = [ask() for ask in rest]
+        yield from super().generate(self.second)
+
+    def gate_work(self):
+        """What a checkpoint would hold of each group: its samples' tokens."""
+        return ([len(s.response_ids) for s in group.samples] for group in self.made.work.groups)
+
+
+def stopping(rollout, **options):
+    made = rollout(**options)
+    made.gate.version = 1
+    made.generator = Stopped(made.gate)
+    made.generator.made = made
+    return made
+
+
+def test_a_stopped_sample_goes_on_with_its_tokens_under_the_new_policy(rollout):
+    made = stopping(rollout)
+    group = made.roll_out(ASKED[1:2], 2)[0]
+    assert made.generator.left == [[1, 0, 0, 0]]
+    before, after = made.generator.first[0].samples, made.generator.second[0].samples
+    assert after[0].token_ids.tolist() == [*before[0].token_ids, 5] and after[1].token_ids == before[1].token_ids
+    assert after[0].max_tokens == before[0].max_tokens - 1
+    assert after[0].seed != before[0].seed and after[1].seed == before[1].seed
+    assert group.samples[0].response_ids.tolist() == [5, 7, 8, END] and group.samples[0].parts == (Part(1, 1), Part(2, 3))
+    assert group.samples[1].parts == (Part(2, 3),) and (group.version, group.due) == (1, 2)
+    assert group.samples[0].response_log_probs.tolist() == [-0.5, -1.0, -2.0, -3.0]
+
+
+def test_a_group_that_was_being_verified_is_verified_again(rollout):
+    made = stopping(rollout, **VERIFY)
+    group = made.roll_out(ASKED[:1], 2)[0]
+    assert made.generator.left == [[0] * 4]
+    [first], [second] = made.generator.first, made.generator.second
+    assert isinstance(first, VerifyRequest) and isinstance(second, VerifyRequest)
+    assert second.paths == first.paths and group.version == 2
+    assert {len(sample.prefix) for sample in group.samples} == {10}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup
 from openrlhf_rpo.rollout.unfinished import begin, count, go_on, shortened, tail
-from openrlhf_rpo.types import Prefix
+from openrlhf_rpo.types import UNKNOWN, Part, Prefix, Sample
 
 
 def made(n, reason="stop"):
@@ -34,11 +34,25 @@ def test_when_all_are_wanted_none_waits():
 
 
 def test_only_unfinished_samples_go_on():
-    first = go_on(begin([Prefix((1, 2)), Prefix()]), [made(3, "unfinished"), made(2)])
+    first = go_on(begin([Prefix((1, 2)), Prefix()]), [made(3, "unfinished"), made(2)], 5)
     assert [s.finish_reason for s in first] == ["unfinished", "stop"]
-    second = go_on(first, [made(4, "length")])
+    second = go_on(first, [made(4, "length")], 6)
     assert [(len(s.prefix), len(s.response_ids), s.finish_reason) for s in second] == [(2, 7, "length"), (0, 2, "stop")]
     assert tuple(second[0].response_log_probs) == (-1.0,) * 7 and count(second) == 9
+
+
+def test_every_token_is_of_the_policy_that_generated_it():
+    begun = begin([Prefix((1, 2)), Prefix(), Prefix()])
+    for version, sizes in ((5, (3, 4, 0)), (5, (1, 0)), (6, (2, 0))):
+        new = [made(n, "stop" if n == 4 else "unfinished") for n in sizes]
+        begun = go_on(begun, new, version)
+    assert [sample.parts for sample in begun] == [((5, 4), (6, 2)), ((5, 4),), ()]
+
+
+def test_tokens_of_an_earlier_version_of_the_package_stay_unknown():
+    stored = Sample(Prefix(), (7, 8), (-1.0, -1.0), "unfinished")
+    [sample] = go_on([stored], [made(3)], 6)
+    assert sample.parts == (Part(UNKNOWN, 2), Part(6, 3))
 
 
 lengths = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=8)

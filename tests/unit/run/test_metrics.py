@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL, cache_metrics, console_line, rollout_metrics
-from openrlhf_rpo.types import CacheDecision, Group, Path, Prefix, Question, Sample, Visit
+from openrlhf_rpo.types import CacheDecision, Group, Part, Path, Prefix, Question, Sample, Visit
 
 QUESTION = Question("q", "1+1?", "2")
 OLD = Path("q", tuple(range(10)), (-0.5,) * 10, "stop", 1.0, 1.0, step=2)
@@ -39,12 +39,22 @@ def test_rollout_metrics_worked_example():
             "rpo/groups_all_wrong": 1 / 3,
             "rpo/groups_waiting": 0.0,
             "rpo/groups_from_bare_question": 1 / 3,  # an empty prefix that has a path was cut, not fresh
+            "rpo/policy_age": 0.0,
+            "rpo/policy_age_max": 0.0,
             "rpo/cut": (4 + 4 + 10 + 10) / 4,
             "rpo/cache_age": 5.0,
             GENERATED_TOTAL: 1080.0,
             REUSED_TOTAL: 512.0,
         }
     )
+
+
+def test_the_age_of_a_token_is_that_of_its_policy_behind_the_one_that_trains():
+    """Step 7 trains the policy of 6 steps: 30 tokens are of that one, 10 of the policy two steps before."""
+    first, second = MIXED.samples
+    samples = (replace(first, parts=(Part(4, 10), Part(6, 20))), replace(second, parts=(Part(6, 10),)))
+    metrics = rollout_metrics([replace(MIXED, samples=samples)], 7, {})
+    assert (metrics["rpo/policy_age"], metrics["rpo/policy_age_max"]) == (2 * 10 / 40, 2.0)
 
 
 def test_in_the_first_step_nothing_is_replayed():

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_rpo.algo.methods import RPO, Choice, Verify
 from openrlhf_rpo.algo.methods.decide import decide
-from openrlhf_rpo.types import OWN, Group, Path, Prefix, Question, Sample, Visit
+from openrlhf_rpo.types import OWN, UNKNOWN, Group, Part, Path, Prefix, Question, Sample, Visit
 
 QUESTION = Question("q", "1+1=", "2")
 PARENT = Path("q", (1, 2, 3, 4, 5, 6), (-0.1, -0.2, -0.3, -0.4, -0.5, -0.6), "stop", 1.0, 0.9, step=3, path_id=7)
@@ -36,6 +36,7 @@ def test_worked_example():
         step=8,
         path_id=None,
         parent_id=7,
+        parts=(Part(UNKNOWN, 6),),
     )
     assert decision.visit == Visit("q", 8, 2, 4, 6, 3, 2, "best", False, n_tokens=14)
 
@@ -61,6 +62,17 @@ def test_a_path_that_inherits_no_token_has_no_parent(prefix):
     path = run(sample(1.0, prefix=prefix)).path
     assert (path.parent_id, path.prefix_length) == (None, 0)
     assert (tuple(path.token_ids), tuple(path.log_probs)) == ((50, 51, 52), (-1.0,) * 3)
+
+
+def test_a_path_has_the_parts_of_what_it_keeps_and_of_the_response():
+    """Of the parent's 3 and 3 tokens 4 are kept. The policy of the last of them went on, and was replaced on the way."""
+    known = replace(PREFIX, path=replace(PARENT, parts=(Part(0, 3), Part(2, 3))))
+    path = run(replace(sample(1.0, 5, known), parts=(Part(2, 1), Part(7, 4)))).path
+    assert path.parts == ((0, 3), (2, 2), (7, 4))
+    assert run(sample(1.0, 5, known)).path.parts == ((0, 3), (2, 1), (UNKNOWN, 5))
+    imported = replace(sample(1.0, 5), parts=(Part(7, 5),))
+    assert run(imported).path.parts == ((UNKNOWN, 4), (7, 5))
+    assert run(replace(imported, prefix=Prefix())).path.parts == ((7, 5),)
 
 
 def test_a_path_on_a_prefix_without_log_probs_has_none():

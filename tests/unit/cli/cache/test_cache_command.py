@@ -14,7 +14,7 @@ from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.console import visible
 from openrlhf_rpo.exchange.text import load_tokenizer
 from openrlhf_rpo.run.files import tokenizer_fingerprint
-from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
+from openrlhf_rpo.types import UNKNOWN, CacheDecision, Part, Path, Question, StepRecord, Visit
 
 TEXTS = ["1+1=2\n\\boxed{2}", "2+2=4\n\\boxed{4}"]
 QUESTIONS = [Question("aa01", "1+1?", "2", text="1+1?"), Question("ab02", "2+2?", "4", text="2+2?")]
@@ -118,6 +118,16 @@ def test_show_tells_each_parts_step_the_lineage_and_what_was_dropped(document):
 def test_show_prints_the_same_for_people(cache):
     _, out, _ = cache("show", "aa01")
     assert "tokens 0 to 3, of step 0" in out and "1+1=" in out and "dropped from the path of step 0" in out
+
+
+def test_show_says_which_policies_sampled_a_path(cache, document, folder):
+    assert "sampled by" not in cache("show", "aa01")[1] and document("show", "aa01")["versions"] == []
+    parts = (Part(UNKNOWN, 1), Part(12, 340), Part(13, 20))
+    new = Path("aa01", (5,) * 361, None, "length", 1.0, 1.0, 0, 3, parts=parts)
+    with PathCache.open(f"sqlite:///{folder}/rpo_cache.db") as opened:
+        opened.commit_step(StepRecord(3, 0, 3, {}), [CacheDecision(new, Visit("aa01", 3, 0, 0, 3, 4, 2, "best"))])
+    assert "sampled by policy version unknown (1 tokens), 12 (340), 13 (20)\n" in cache("show", "aa01")[1]
+    assert document("show", "aa01")["versions"][1] == {"version": 12, "n_tokens": 340}
 
 
 def test_show_lists_the_paths_that_are_kept_beside_the_questions_own(cache, document, folder, tokenizer):

@@ -8,6 +8,7 @@ import pytest
 from lab.scale import plan
 from openrlhf_rpo.launch.doctor import seconds
 from openrlhf_rpo.launch.doctor.memory import ModelShape
+from openrlhf_rpo.launch.doctor.plan import _written
 from openrlhf_rpo.launch.doctor.seconds import Cluster, Drafts, Rates, Work, abreast, phases
 
 ONE = Cluster(engines=1, ranks=1, imbalance=1.0)
@@ -54,6 +55,13 @@ def test_a_step_by_hand():
     assert phases(step, Rates(driver=1), ONE)["rest"] == 4 * 15 + 8
     ends = Rates(update=1, start=2, rest=3)
     assert phases(step, ends, ONE) == {"verify": 0, "rollout": 2, "log_probs": 0, "train": 1, "rest": 3}
+
+
+def test_a_step_whose_next_batch_is_rolled_out_beside_it_takes_as_long_as_the_slower_of_the_two():
+    step = work([[4, 2], [1, 1]], prefix=5)
+    rates = Rates(a_pass=1, train=1)
+    assert _written(rates, ONE, 0, False, step, None).startswith("42 s (rollout 4.0, train 38.0), ")
+    assert _written(rates, ONE, 0, True, step, None).startswith("38 s (rollout 4.0, train 38.0, rollout and training side")
 
 
 def test_what_was_read_to_verify_it_is_not_read_again():

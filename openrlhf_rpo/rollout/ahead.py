@@ -1,0 +1,125 @@
+"""Batches for the training side: made when it asks for them, or ahead of it in a thread (``--train.async_enable``).
+
+With ``--train.async_queue_size`` N the batch of step t + N is made while step t trains, by the policy that had completed
+t - 1 steps, and the next one is begun when step t is committed. So the clock does not decide which policy samples what, and
+a run repeats bit by bit; it does decide with ``--train.partial_rollout_enable``, where samples are stopped on their way.
+
+Groups that are made or begun and not committed are *in flight*. A checkpoint has them, and a resumed run goes on with them.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+from openrlhf_rpo.rollout.batches import Batch, Batches
+from openrlhf_rpo.run.phases import PhaseClock
+from openrlhf_rpo.types import Group
+
+
+class InStep:
+    """Each batch is made when it is needed: the synchronous loop. ``clock`` has the seconds of the training side."""
+
+    def __init__(self, batches: Batches, clock: PhaseClock) -> None:
+        self.batches = batches
+        self.clock = clock
+
+    def start(self, step: int, last: int) -> None:
+        """Begin with the batch of ``step``; ``last`` is the run's last one."""
+
+    def take(self, step: int) -> Batch | None:
+        """The batch of a step; None at the end of the data."""
+        return self.batches.make(step)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """While inside, the engines and the cache belong to the caller."""
+        yield
+
+    def in_flight(self) -> list[Group]:
+        """Every group that is begun and not taken, by step; only inside ``still``."""
+        return []
+
+    def timing(self, batch: Batch) -> dict[str, float]:
+        """The seconds of a step by phase; only inside ``still``."""
+        self.clock.add(batch.seconds)
+        return self.clock.metrics()
+
+
+class Ahead(InStep):
+    """Batches are made in a thread, at most ``size`` ahead. ``partial``: samples are stopped to let a step end."""
+
+    def __init__(self, batches: Batches, clock: PhaseClock, size: int, partial: bool) -> None:
+        super().__init__(batches, clock)
+        self.partial = partial
+        self.size = size
+        self._n_made = self._n_taken = 0  # each is counted by one side
+        self._ended = False
+        self._made: SimpleQueue[Batch | Exception | None] = SimpleQueue()
+        self._queued: list[Batch] = []
+        self._worked = 0.0
+        self._gate, self._engines = batches.rollout.gate, batches.rollout.generator
+
+    def start(self, step: int, last: int) -> None:
+        threading.Thread(target=self._make_all, args=(step, last), name="rollout", daemon=True).start()
+
+    def take(self, step: int) -> Batch | None:
+        """Waits for it. Raises what ended the rollout side."""
+        with self.clock("waiting"):
+            made = self._made.get()
+        if isinstance(made, Exception):
+            raise made
+        if made is not None:
+            self._queued.pop(0)
+            self._n_taken += 1
+            self._gate.changed()
+        return made
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Without partial samples every batch for which there is room is made first, so the clock decides nothing."""
+        with self.clock("waiting"):
+            if self.partial:
+                self._gate.hold(stop=self._engines.stop)
+                self._engines.go_on()  # the caller may evaluate
+            else:
+                self._gate.hold(done=lambda: self._ended or not self._ready())
+        yield
+        self._gate.release()
+
+    def timing(self, batch: Batch) -> dict[str, float]:
+        waited, before, self._worked = self.clock.seconds["waiting"], self._worked, self._gate.worked
+        metrics = self.clock.metrics()
+        total = metrics["timing/step_total"]
+        beside = {f"timing/{phase}": seconds for phase, seconds in batch.seconds.items()}
+        busy = {"rpo/rollout_busy": (self._worked - before) / total, "rpo/train_busy": 1 - waited / total}
+        return metrics | {name: metrics.get(name, 0.0) + seconds for name, seconds in beside.items()} | busy
+
+    def in_flight(self) -> list[Group]:
+        return [group for batch in self._queued for group in batch.groups] + self.batches.on_the_way()
+
+    def _ready(self) -> bool:
+        return self._n_made - self._n_taken < self.size and not self.batches.short
+
+    def _make_all(self, step: int, last: int) -> None:
+        try:
+            while not self._ended:
+                with self._gate.passing(self._ready):
+                    batch = self.batches.make(step) if step <= last else None
+                    self._n_made += 1
+                    self._ended = batch is None
+                    if batch is not None:
+                        self._queued.append(batch)
+                    self._made.put(batch)
+                step += 1
+        except Exception as error:  # raised where the training side takes the batch
+            self._ended = True
+            self._made.put(error)
+            self._gate.changed()
+
+
+def source_of(batches: Batches, clock: PhaseClock, args: SimpleNamespace) -> InStep:
+    """The source of a run with these options."""
+    size = args.train.async_queue_size if args.train.async_enable else 0
+    return Ahead(batches, clock, size, args.train.partial_rollout_enable) if size else InStep(batches, clock)

@@ -1,0 +1,147 @@
+"""The batch of each step: which groups are asked and generated until enough of them may be trained on."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from types import SimpleNamespace
+
+from openrlhf_rpo.algo.variance import has_signal, is_starved
+from openrlhf_rpo.errors import Failed
+from openrlhf_rpo.rollout.rollout import Rollout
+from openrlhf_rpo.rollout.selection import Selection
+from openrlhf_rpo.types import Begun, Group
+
+
+class Starved(Failed):
+    """Dynamic sampling found too few groups whose samples differ."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The groups of a step: those trained on, those that are only stored, and those that wait for the next.
+
+    Stored without training: what dynamic sampling drops, and what is older than ``--rpo.async.max_age``. ``seconds`` by
+    phase and ``metrics`` are the rollout's; ``failures``: failed rewards of the run so far.
+    """
+
+    kept: list[Group]
+    dropped: list[Group]
+    waiting: list[Group]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failures: int = 0
+
+    @property
+    def groups(self) -> list[Group]:
+        return self.kept + self.dropped
+
+
+class Batches:
+    """Makes one batch after the other.
+
+    ``begun``: groups to go on with, of a resumed run or because ``--rpo.tail`` stopped them. ``out``: the questions of each
+    batch that is made and not committed.
+    """
+
+    def __init__(self, rollout: Rollout, selection: Selection, args: SimpleNamespace) -> None:
+        self.rollout = rollout
+        self.selection = selection
+        self.args = args
+        self.config = rollout.config
+        self.size = args.rollout.batch_size
+        self.begun: list[Begun] = []
+        self.out: dict[int, set[str]] = {}
+        self._made: list[Group] = []
+
+    @property
+    def short(self) -> bool:
+        """Whether the next batch could lack questions that are in flight."""
+        return bool(self.out) and not self.selection.stream.has(self.size, self._in_flight())
+
+    def make(self, step: int) -> Batch | None:
+        """Roll out a full batch of groups; None at the end of the data.
+
+        With dynamic sampling (DAPO), groups without signal are replaced by other questions, and so are groups that are too
+        old. Raises Starved after ``dynamic.max_batches`` batches of questions, or when too few untried questions are left.
+        """
+        rollout, parked = self.rollout, self.rollout.gate.parked
+        rollout.clock.start_step(present=("rollout", "reward"), carried=("cache",))
+        kept: list[Group] = []
+        dropped: list[Group] = []
+        waiting: list[Group] = []
+        tried = self.out[step] = set[str]()
+        with rollout.awake():
+            while len(kept) < self.size:
+                missing = self.size - len(kept)
+                self._need_questions(step, len(kept), len(tried))
+                begun, in_flight = self._begun(step, tried), self._in_flight() - tried
+                self._need_free_questions(step, missing, tried, in_flight)
+                asked = self.selection.choose(missing, tried, step, begun, in_flight)
+                if len(asked) < missing:
+                    return None
+                tried |= {one.question.question_id for one in asked}
+                self._made = kept + dropped + waiting
+                for group in rollout.roll_out(asked, step, missing):
+                    (waiting if group.waits else kept if self._trains(group, step) else dropped).append(group)
+        self._made, rollout.work = [], None
+        waiting = [replace(group, asked="unfinished", chance=None, due=step + 1) for group in waiting]
+        self.begun += [Begun(g.question.question_id, g.samples, g.asked, g.chance, g.due) for g in waiting]
+        seconds = dict(rollout.clock.seconds)
+        seconds["rollout"] -= rollout.gate.parked - parked
+        failures = rollout.scorer.failures if rollout.scorer is not None else 0
+        return Batch(kept, dropped, waiting, seconds, rollout.engine_metrics(kept + dropped), failures)
+
+    def on_the_way(self) -> list[Group]:
+        """The groups of the batch that is being made, as they are; the rollout stands still."""
+        return self._made + (self.rollout.work.groups if self.rollout.work is not None else [])
+
+    def committed(self, step: int) -> None:
+        self.out.pop(step, None)
+
+    def n_too_old(self, groups: Iterable[Group], step: int) -> int:
+        """Groups with tokens of a policy that is more than ``max_age`` steps behind the one that ``step`` trains."""
+        if not self.args.train.async_enable:  # those that --rpo.tail makes wait are trained on in any case
+            return 0
+        oldest = step - 1 - self.config.async_.max_age
+        return sum(group.version is not None and group.version < oldest for group in groups)
+
+    def _in_flight(self) -> set[str]:
+        """The questions of every group that is begun and not committed."""
+        return set().union({group.question_id for group in self.begun}, *self.out.values())
+
+    def _begun(self, step: int, tried: set[str]) -> list[Begun]:
+        """Take the begun groups that are due."""
+        due, later = [], []
+        for group in self.begun:
+            (due if group.due <= step and group.question_id not in tried else later).append(group)
+        self.begun = later
+        return due
+
+    def _need_questions(self, step: int, n_kept: int, n_tried: int) -> None:
+        n, most = len(self.selection.stream.questions), self.size * self.config.dynamic.max_batches
+        if is_starved(n_tried, n, self.size - n_kept, most):
+            raise Starved(
+                f"step {step}: {n_tried} of {n} questions tried, only {n_kept} of {self.size} groups "
+                "have samples that differ. Make the questions harder or easier, raise "
+                "--rollout.n_samples_per_prompt, lower --rollout.batch_size, or, where questions are left, raise "
+                f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
+            )
+
+    def _need_free_questions(self, step: int, missing: int, tried: set[str], in_flight: set[str]) -> None:
+        stream = self.selection.stream
+        more = stream.remaining > len(stream.questions)  # else the data end
+        if tried and in_flight and more and not stream.has(missing, tried | in_flight):
+            raise Starved(
+                f"step {step}: {len(tried)} of {len(stream.questions)} questions tried, {len(in_flight)} others are in "
+                f"flight, and {missing} groups are missing: lower --train.async_queue_size or --rollout.batch_size"
+            )
+
+    def _trains(self, group: Group, step: int) -> bool:
+        """Whether the group is young enough and, with dynamic sampling, its scores differ with a mean in range."""
+        if self.n_too_old([group], step):
+            return False
+        if not self.args.algo.dynamic_filtering_enable:
+            return True
+        scores = [s.score for s in group.samples]
+        low, high = self.args.algo.dynamic_filtering_range
+        return has_signal(scores) and low < fmean(scores) < high

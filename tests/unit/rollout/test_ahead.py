@@ -1,0 +1,163 @@
+"""Two sides of a run: which policy samples a batch, when the rollout side stands still, and what is in flight then."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_rpo.rollout.ahead import Ahead, InStep
+from openrlhf_rpo.rollout.batches import Batch
+from openrlhf_rpo.rollout.gate import Gate
+from openrlhf_rpo.run.phases import PhaseClock
+
+
+class Made:
+    """Stands in for ``Batches``: a batch of one group, named after its step and the policy that made it."""
+
+    short = False
+
+    def __init__(self, last=99, seconds=0.0, on_the_way=()):
+        self.rollout = SimpleNamespace(gate=Gate(), generator=SimpleNamespace(stop=self.stop, go_on=self.go_on))
+        self.last, self.seconds, self.begun, self.told = last, seconds, [], []
+        self.way = list(on_the_way)
+
+    def make(self, step):
+        self.begun.append(step)
+        if step > self.last:
+            return None
+        time.sleep(self.seconds)
+        return Batch([(step, self.rollout.gate.version)], [], [], {"rollout": self.seconds})
+
+    def on_the_way(self):
+        return self.way
+
+    def stop(self):
+        self.told.append("stop")
+
+    def go_on(self):
+        self.told.append("go on")
+
+
+def train(source, made, steps):
+    """(step, version) of each batch, and what was in flight when each step was committed."""
+    source.start(1, steps)
+    batches, in_flight = [], []
+    for step in range(1, steps + 1):
+        batch = source.take(step)
+        batches += batch.kept
+        with source.still():
+            made.rollout.gate.version = step
+            in_flight.append(source.in_flight())
+    return batches, in_flight
+
+
+def test_without_a_queue_every_batch_is_of_the_policy_that_trains_on_it():
+    made = Made()
+    batches, in_flight = train(InStep(made, PhaseClock()), made, 4)
+    assert batches == [(1, 0), (2, 1), (3, 2), (4, 3)] and in_flight == [[]] * 4
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02])
+def test_with_a_queue_of_one_every_batch_is_of_the_policy_before_whatever_takes_longer(seconds):
+    made = Made(seconds=seconds)
+    batches, in_flight = train(Ahead(made, PhaseClock(), 1, partial=False), made, 5)
+    assert batches == [(1, 0), (2, 0), (3, 1), (4, 2), (5, 3)]
+    assert in_flight == [[(2, 0)], [(3, 1)], [(4, 2)], [(5, 3)], []]
+    assert made.told == []
+
+
+def test_larger_queues_are_of_policies_that_are_as_much_older():
+    made = Made()
+    batches, in_flight = train(Ahead(made, PhaseClock(), 3, partial=False), made, 6)
+    assert batches == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (6, 2)]
+    assert in_flight[0] == [(2, 0), (3, 0), (4, 0)] and in_flight[-1] == []
+
+
+def test_a_queue_is_never_longer_than_its_size():
+    made = Made()
+    source = Ahead(made, PhaseClock(), 2, partial=False)
+    source.start(1, 9)
+    source.take(1)
+    deadline = time.monotonic() + 5
+    while made.begun != [1, 2, 3] and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.02)
+    assert made.begun == [1, 2, 3]
+
+
+def test_the_data_end_where_no_batch_can_be_made():
+    made = Made(last=2)
+    source = Ahead(made, PhaseClock(), 1, partial=False)
+    source.start(1, 9)
+    assert [source.take(step) is None for step in (1, 2, 3)] == [False, False, True]
+
+
+def test_what_ends_the_rollout_side_ends_the_training_side_where_it_takes_the_batch():
+    made = Made()
+    made.make = lambda step: 1 / 0
+    source = Ahead(made, PhaseClock(), 1, partial=False)
+    source.start(1, 9)
+    with pytest.raises(ZeroDivisionError):
+        source.take(1)
+
+
+def test_partial_samples_are_stopped_while_the_training_side_has_the_engines():
+    made = Made(on_the_way=["half a group"])
+    source = Ahead(made, PhaseClock(), 1, partial=True)
+    source.start(1, 1)
+    source.take(1)
+    with source.still():  # an evaluation needs engines that are not stopped
+        assert made.told == ["stop", "go on"] and source.in_flight() == ["half a group"]
+
+
+def test_shares_of_a_step_are_those_of_its_wall_time():
+    made, clock = Made(seconds=0.05), PhaseClock()
+    source = Ahead(made, clock, 1, partial=False)
+    source.start(1, 2)
+    clock.start_step()
+    batch = source.take(1)
+    time.sleep(0.1)
+    with source.still():
+        metrics = source.timing(batch)
+    assert metrics["timing/rollout"] == 0.05 and metrics["timing/waiting"] == pytest.approx(0.05, abs=0.03)
+    assert metrics["timing/step_total"] == pytest.approx(0.15, abs=0.05)
+    assert 0.4 < metrics["rpo/train_busy"] < 0.9 and 0.4 < metrics["rpo/rollout_busy"] < 0.9
+
+
+def test_a_side_that_parks_lets_the_other_one_go_first():
+    gate, order = Gate(), []
+
+    def roll_out():
+        with gate.passing():
+            order.append("begun")
+            while not gate.held:
+                time.sleep(0.001)
+            order.append("parks")
+            gate.park()
+            order.append(f"goes on with version {gate.version}")
+
+    thread = threading.Thread(target=roll_out)
+    thread.start()
+    while not order:
+        time.sleep(0.001)
+    gate.hold(stop=lambda: order.append("stop"))
+    order.append("trains")
+    gate.version = 7
+    gate.release()
+    thread.join(5)
+    assert order == ["begun", "stop", "parks", "trains", "goes on with version 7"]
+    assert gate.parked > 0 and gate.worked > 0
+
+
+def test_a_batch_that_lacks_questions_waits_for_those_in_flight():
+    """``short`` until the first batch is committed: the second one is of the policy after it."""
+    made = Made()
+    made.short = False
+    source = Ahead(made, PhaseClock(), 1, partial=False)
+    source.start(1, 2)
+    made.short = True
+    source.take(1)
+    with source.still():
+        made.rollout.gate.version, made.short = 1, False
+    assert source.take(2).kept == [(2, 1)]

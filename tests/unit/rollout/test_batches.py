@@ -1,0 +1,122 @@
+"""Which groups make a batch: those begun before, those asked now, and none that is in flight or too old."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_rpo.algo.methods import Off
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.config import AsyncOptions, RPOConfig
+from openrlhf_rpo.rollout.batches import Batches, Starved
+from openrlhf_rpo.rollout.gate import Gate
+from openrlhf_rpo.rollout.questions import QuestionStream
+from openrlhf_rpo.rollout.selection import Selection
+from openrlhf_rpo.run.phases import PhaseClock
+from openrlhf_rpo.types import Begun, Group, Part, Prefix, Question, Sample
+
+QUESTIONS = [Question(f"q{i}", f"{i}?", "1") for i in range(12)]
+ORDER = [q.question_id for q in QuestionStream(QUESTIONS, 3, 1).take(12)]
+
+
+class Rollout:
+    """Every group has one sample; ``version(question id)`` is the policy that sampled it, ``scores`` its group's scores."""
+
+    def __init__(self, config, version=lambda name: 0, scores=lambda name: (0.0, 1.0)):
+        self.config, self.version, self.scores = config, version, scores
+        self.gate, self.clock, self.scorer, self.work, self.asked = Gate(), PhaseClock(), None, None, []
+
+    def awake(self):
+        return nullcontext()
+
+    def roll_out(self, asked, step, enough):
+        self.asked.append([one.question.question_id for one in asked])
+        return [self.group(one.question, one.reason, step) for one in asked]
+
+    def group(self, question, reason, step):
+        parts, scores = (Part(self.version(question.question_id), 1),), self.scores(question.question_id)
+        samples = tuple(Sample(Prefix(), (1,), (-1.0,), "stop", score, score, parts=parts) for score in scores)
+        return Group(question, samples, asked=reason, due=step)
+
+    def engine_metrics(self, groups):
+        return {"groups": len(groups)}
+
+
+@pytest.fixture
+def batches(tmp_path):
+    with PathCache.open(f"sqlite:///{tmp_path}/cache.db", {}) as cache:
+        cache.mark_initialised()
+
+        def make(dynamic=False, asynchronous=True, max_age=1, **rollout):
+            config = RPOConfig(method_name="off", method=Off(), async_=AsyncOptions(max_age=max_age))
+            args = SimpleNamespace(
+                rollout=SimpleNamespace(batch_size=2),
+                train=SimpleNamespace(async_enable=asynchronous),
+                algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=(0, 1)),
+            )
+            stream = QuestionStream(QUESTIONS, 3, 2)
+            return Batches(Rollout(config, **rollout), Selection(stream, cache, Off(), None), args)
+
+        yield make
+
+
+def names(groups):
+    return [group.question.question_id for group in groups]
+
+
+def test_batches_follow_the_data_and_know_what_is_out_until_it_is_committed(batches):
+    made = batches()
+    assert [names(made.make(step).kept) for step in (1, 2)] == [ORDER[:2], ORDER[2:4]]
+    assert made.out == {1: set(ORDER[:2]), 2: set(ORDER[2:4])}
+    made.committed(1)
+    assert made.out == {2: set(ORDER[2:4])}
+
+
+def test_a_group_that_is_too_old_is_stored_only_and_another_takes_its_place(batches):
+    made = batches(version=lambda name: 0 if name == ORDER[1] else 5)
+    batch = made.make(7)
+    assert names(batch.kept) == [ORDER[0], ORDER[2]] and names(batch.dropped) == [ORDER[1]]
+    assert made.n_too_old(batch.dropped, 7) == 1 == batch.metrics["groups"] - 2
+    assert names(batches(version=lambda name: 5).make(7).kept) == ORDER[:2]  # one step behind, as max_age allows
+
+
+def test_without_asynchronous_training_nothing_is_too_old(batches):
+    assert names(batches(asynchronous=False).make(9).kept) == ORDER[:2]
+
+
+def test_a_resumed_run_goes_on_with_what_is_due_and_asks_nothing_that_is_begun(batches):
+    made = batches()
+    sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
+    made.begun = [
+        Begun(ORDER[3], (sample,), "turn", None, 1),
+        Begun(ORDER[0], (sample,), "replay", None, 2),
+        Begun(ORDER[5], (), "turn", None, 2),
+    ]
+    first = made.make(1)
+    assert names(first.kept) == [ORDER[3], ORDER[1]] and [g.question_id for g in made.begun] == [ORDER[0], ORDER[5]]
+    assert made.selection.stream.postponed == [ORDER[0]]
+    second = made.make(2)
+    assert names(second.kept) == [ORDER[0], ORDER[5]] and [g.asked for g in second.kept] == ["replay", "turn"]
+
+
+def test_dynamic_sampling_replaces_groups_that_agree(batches):
+    made = batches(dynamic=True, scores=lambda name: (1.0, 1.0) if name in ORDER[:3] else (0.0, 1.0))
+    batch = made.make(1)
+    assert names(batch.kept) == ORDER[3:5] and names(batch.dropped) == ORDER[:3]
+    assert made.rollout.asked == [ORDER[:2], ORDER[2:4], ORDER[4:5]]
+
+
+def test_it_stops_where_too_few_questions_are_left_that_are_not_in_flight(batches):
+    made = batches(dynamic=True, scores=lambda name: (1.0, 1.0))
+    made.out[0] = set(ORDER[4:])
+    with pytest.raises(Starved, match="8 others are in flight, and 2 groups are missing: lower --train.async_queue_size"):
+        made.make(1)
+
+
+def test_the_next_batch_waits_while_its_questions_are_in_flight(batches):
+    made = batches()
+    assert not made.short
+    made.out[1] = set(ORDER[1:])
+    assert made.short
+    made.committed(1)
+    assert not made.short
