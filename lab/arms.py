@@ -55,6 +55,11 @@ USES: dict[str, dict[str, object]] = {
 }
 # GRPO on our runner, so that a use is all that differs.
 FULL = Arm("", 32, 3e-4, options={"rpo.method": "off", "rpo.preset": "grpo", **BRIEFLY})
+# A batch is generated while the step before trains; and samples are stopped at every weight sync besides.
+AHEAD = {"train.async_enable": True}
+PACES: dict[str, dict[str, object]] = {"sync": {}, "async": AHEAD, "partial": AHEAD | {"train.partial_rollout_enable": True}}
+RAFTS = {f"{method}_raft": EQUAL.named(f"{method}_raft", {"rpo.method": method}) for method in ("rpo", "verify")}
+PACED = {"off": FULL, **RAFTS}
 
 
 def arms(level: str) -> dict[str, Arm]:
@@ -66,8 +71,8 @@ def arms(level: str) -> dict[str, Arm]:
         *(FULL.named(f"grpo_{use}", options) for use, options in USES.items()),
         EQUAL.named("raft", {"rpo.method": "off"}),
         *(EQUAL.named(f"raft_{use}", {"rpo.method": "off", **options}) for use, options in USES.items()),
-        EQUAL.named("rpo_raft", {"rpo.method": "rpo"}),
-        EQUAL.named("verify_raft", {"rpo.method": "verify"}),
+        *RAFTS.values(),
+        *(arm.named(f"{method}_{pace}", more) for method, arm in PACED.items() for pace, more in PACES.items()),
         Arm("paper", 32, 3e-5, options={"rpo.method": "paper"}),
         RPO,
         RPO.named("rpo_averaged", AVERAGED),

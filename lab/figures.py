@@ -6,7 +6,7 @@ that of its last optimizer step, before clipping.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,12 +20,15 @@ from openrlhf_rpo.run.checkpoints import CACHE_FILE
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL
 from openrlhf_rpo.types import StepRecord
 
+_OVERLAP = ("rollout_busy", "train_busy", "policy_age", "policy_age_max", "groups_too_old")
+
 
 @dataclass(frozen=True)
 class Step:
     """One training step. Token counts are means per sample, except ``tokens``, the sum of generated ones.
 
-    ``no_variance`` is the share of groups without signal, None for plain OpenRLHF. ``seconds`` are by phase.
+    ``no_variance`` is the share of groups without signal, None for plain OpenRLHF. ``seconds`` are by phase. ``overlap``:
+    how rollout and training overlapped, by metric (``rpo/...``); without those that the run has not recorded.
     """
 
     step: int
@@ -38,6 +41,7 @@ class Step:
     no_variance: float | None
     bare: float
     seconds: Mapping[str, float]
+    overlap: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def path_length(self) -> float:
@@ -82,6 +86,11 @@ class RunFigures:
         """Seconds of all steps by phase; ``step_total`` is their sum."""
         names = sorted({name for step in self.steps for name in step.seconds})
         return {name: sum(step.seconds.get(name, 0.0) for step in self.steps) for name in names}
+
+    def overlap(self) -> dict[str, float]:
+        """Means over the steps, by metric; without those that a step has not recorded."""
+        names = [name for name in _OVERLAP if all(name in step.overlap for step in self.steps)]
+        return {name: fmean(step.overlap[name] for step in self.steps) for name in names}
 
     def document(self) -> dict[str, Any]:
         """The figures as JSON."""
@@ -148,6 +157,7 @@ def steps_of(records: Sequence[StepRecord], initial: int) -> tuple[Step, ...]:
                 no_variance=m.get("rpo/groups_without_variance"),
                 bare=m.get("rpo/groups_from_bare_question", 1.0),
                 seconds={k.removeprefix("timing/"): v for k, v in m.items() if k.startswith("timing/")},
+                overlap={name: m[f"rpo/{name}"] for name in _OVERLAP if f"rpo/{name}" in m},
             )
         )
         before = m[GENERATED_TOTAL]

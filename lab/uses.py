@@ -10,14 +10,31 @@ the end; medians, smallest and largest. Does a stopped tail favour short answers
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from lab import frontier
 from lab.arms import USES
 from lab.bench import table, write_report
 from openrlhf_rpo.errors import UsageError
+
+BySeed: TypeAlias = Mapping[str, float]
+"""Seconds, tokens, accuracy and length of one run, as in the frontier's ``by_seed``."""
+
+
+def ratio(figure: str) -> Callable[[BySeed, BySeed], float]:
+    """How many times as much of a figure a run has as its baseline."""
+    return lambda ours, theirs: ours[figure] / theirs[figure]
+
+
+AGAINST: dict[str, Callable[[BySeed, BySeed], float]] = {
+    "seconds": ratio("seconds"),
+    "tokens": ratio("tokens"),
+    "length": ratio("length"),
+    "accuracy": lambda ours, theirs: ours["accuracy"] - theirs["accuracy"],
+}
+HEAD = ("seconds of steps, ratio", "tokens, ratio", "length at the end, ratio", "accuracy, difference")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,28 +49,33 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.quick:
         args.levels, args.seeds, args.baselines, args.uses = ["main"], [0], ["grpo"], ["drafts_tail"]
         args.shape, args.steps, args.evaluations = ["4x4"], 4, 1
-    if len(args.shape or []) > 1:
-        raise UsageError("--shape: one for all runs, which are compared with each other")
     args.arms = [f"{baseline}_{use}" for baseline in args.baselines for use in ("alone", *args.uses)]
-    figures = frontier.measure(args)
-    for arms in figures["levels"].values():
-        compare(arms)
-    write_report(args.report, figures, page(figures))
+    figures = measure(args, lambda name: f"{name.partition('_')[0]}_alone", AGAINST)
+    write_report(args.report, figures, page(figures, "Drafts, chosen questions, stopped tail", HEAD))
     return figures
 
 
-def compare(arms: Mapping[str, Any]) -> None:
-    """Add ``against`` to every arm: seconds, tokens and accuracy against the arm of its baseline, seed by seed."""
+def measure(
+    args: argparse.Namespace, base_of: Callable[[str], str], against: Mapping[str, Callable[[BySeed, BySeed], float]]
+) -> dict[str, Any]:
+    """The frontier's figures of ``args.arms``, each compared with the arm that ``base_of`` names."""
+    if len(args.shape or []) > 1:
+        raise UsageError("--shape: one for all runs, which are compared with each other")
+    figures = frontier.measure(args)
+    for arms in figures["levels"].values():
+        compare(arms, base_of, against)
+    return figures
+
+
+def compare(
+    arms: Mapping[str, Any], base_of: Callable[[str], str], against: Mapping[str, Callable[[BySeed, BySeed], float]]
+) -> None:
+    """Add ``against`` to every arm: each figure against the arm of its baseline, seed by seed; empty if none is finished."""
     by_name = {name.partition("-")[0]: arm for name, arm in arms.items() if name != "base"}
     for name, arm in by_name.items():
-        base = by_name[f"{name.partition('_')[0]}_alone"]
-        pairs = [(arm["by_seed"][seed], base["by_seed"][seed]) for seed in arm["by_seed"] if seed in base["by_seed"]]
-        arm["against"] = {
-            "seconds": spread([ours["seconds"] / theirs["seconds"] for ours, theirs in pairs]),
-            "tokens": spread([ours["tokens"] / theirs["tokens"] for ours, theirs in pairs]),
-            "length": spread([ours["length"] / theirs["length"] for ours, theirs in pairs]),
-            "accuracy": spread([ours["accuracy"] - theirs["accuracy"] for ours, theirs in pairs]),
-        }
+        base = by_name[base_of(name)]["by_seed"] if base_of(name) in by_name else {}
+        pairs = [(ours, base[seed]) for seed, ours in arm["by_seed"].items() if seed in base]
+        arm["against"] = {what: spread([of(*pair) for pair in pairs]) for what, of in against.items()} if pairs else {}
 
 
 def spread(values: Sequence[float]) -> list[float]:
@@ -61,18 +83,22 @@ def spread(values: Sequence[float]) -> list[float]:
     return [round(value, 4) for value in (median(values), min(values), max(values))]
 
 
-def page(figures: Mapping[str, Any]) -> list[str]:
-    """The frontier's report with a table of the comparison first."""
+def page(
+    figures: Mapping[str, Any],
+    title: str,
+    head: Sequence[str],
+    more: Callable[[Mapping[str, Any]], Sequence[str]] = lambda arm: (),
+) -> list[str]:
+    """The frontier's report with a table of the comparison first; ``more``: the cells of an arm after those."""
     lines = frontier.page(figures, None)
-    lines[0] = lines[0].replace("Accuracy against generated tokens", "Drafts, chosen questions, stopped tail")
+    lines[0] = lines[0].replace("Accuracy against generated tokens", title)
     at = next(i for i, line in enumerate(lines) if line.startswith("## "))
     compared = ["Against the baseline of the same seed, median (smallest to largest):", ""]
     for level, arms in figures["levels"].items():
         rows = [
-            [name, *(f"{m:.2f} ({low:.2f} to {high:.2f})" for m, low, high in arm["against"].values())]
+            [name, *(f"{m:.2f} ({low:.2f} to {high:.2f})" for m, low, high in arm["against"].values()), *more(arm)]
             for name, arm in arms.items()
-            if name != "base"
+            if name != "base" and arm["against"]
         ]
-        head = [level, "seconds of steps, ratio", "tokens, ratio", "length at the end, ratio", "accuracy, difference"]
-        compared += [*table(head, rows), ""]
+        compared += [*table([level, *head], rows), ""]
     return lines[:at] + compared + lines[at:]

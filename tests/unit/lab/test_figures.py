@@ -138,6 +138,17 @@ def test_seconds_are_summed_by_phase():
     assert run.seconds() == {"rollout": 3.0, "train": 1.0, "cache": 0.5, "step_total": 5.0}
 
 
+def test_how_rollout_and_training_overlap_is_a_mean_of_what_every_step_recorded():
+    ahead = {"rpo/rollout_busy": 0.5, "rpo/policy_age": 1.0}
+    first, second = record(1, 1400, 40), record(2, 1700, 30)
+    first.metrics.update(ahead)
+    second.metrics.update(ahead | {"rpo/rollout_busy": 1.0, "rpo/train_busy": 0.75})
+    steps = steps_of([first, second], initial=1000)
+    assert steps[0].overlap == {"rollout_busy": 0.5, "policy_age": 1.0}
+    assert made_run(*steps).overlap() == {"rollout_busy": 0.75, "policy_age": 1.0}
+    assert made_run(made_step(1, 10.0)).overlap() == {}
+
+
 def test_figures_come_back_from_a_file_as_they_were():
     run = made_run(made_step(1, 10.0), made_step(2, 20.0), wall_seconds=None)
     assert RunFigures.of(json.loads(json.dumps(run.document()))) == run

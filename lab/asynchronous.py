@@ -1,0 +1,75 @@
+"""Asynchronous against synchronous training: what generating a batch while the step before trains gains, and what it costs.
+
+Every run is one of the frontier's (``lab/frontier.py``): the real command, arms alternating seed by seed. The arms of a
+method differ in nothing but the pace:
+
+- ``sync``: roll out, train, roll out, ...
+- ``async``: a batch is generated while the step before trains, by the policy before that step (--train.async_enable)
+- ``partial``: besides, a weight sync stops the samples on their way, which go on under the new weights
+
+Beside the frontier's figures: for each arm and seed how many times faster its steps are than those of the method's ``sync``
+arm of the same seed, the ratio of generated tokens, and the difference in accuracy at the end; medians, smallest and
+largest. And means over steps and seeds: the share of a step in which each side worked, and how many steps the policies that
+sampled the new tokens were behind the one that trained on them. A step cannot take less than the slower side: batches are of
+16 x 8, where generating takes about one and a half times as long as training (at 8 x 4 it takes two or three times as long).
+
+    make bench NAME=async QUICK=1                                   one level, two arms, a few steps
+    python -m lab.bench async --methods off --levels hard --seeds 0 1 2 --report FILE
+"""
+
+import argparse
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from lab import frontier, uses
+from lab.arms import PACED, PACES
+from lab.bench import write_report
+from lab.figures import read_run
+from lab.runs import finished, record_of
+
+AGAINST = {"times_faster": lambda ours, theirs: theirs["seconds"] / ours["seconds"]} | {
+    figure: uses.AGAINST[figure] for figure in ("tokens", "accuracy")
+}
+OVERLAP = {  # metric of a step -> its column
+    "rollout_busy": "rollout busy",
+    "train_busy": "training busy",
+    "policy_age": "policy age, steps",
+    "policy_age_max": "oldest token, steps",
+}
+HEAD = ("times faster", "tokens, ratio", "accuracy, difference", *OVERLAP.values())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--methods", nargs="+", default=list(PACED), choices=list(PACED))
+    parser.add_argument("--paces", nargs="+", default=list(PACES)[1:], choices=list(PACES)[1:])
+    frontier.add_run_arguments(parser, "runs/async")
+    parser.set_defaults(seeds=[0, 1, 2, 3, 4], questions=64, evaluations=4, lr=None, shape=["16x8"], steps=8)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Train and evaluate unfinished runs, and compare each with the synchronous one of its method."""
+    if args.quick:
+        args.levels, args.seeds, args.methods, args.paces = ["main"], [0], ["off"], ["async"]
+        args.shape, args.steps, args.evaluations = ["4x4"], 4, 1
+    args.arms = [f"{method}_{pace}" for method in args.methods for pace in ("sync", *args.paces)]
+    figures = uses.measure(args, lambda name: f"{name.rpartition('_')[0]}_sync", AGAINST)
+    for level, arms in figures["levels"].items():
+        add_overlap(args, level, arms)
+    write_report(args.report, figures, uses.page(figures, "Asynchronous against synchronous training", HEAD, cells))
+    return figures
+
+
+def add_overlap(args: argparse.Namespace, level: str, arms: Mapping[str, Any]) -> None:
+    """Add ``overlap`` to every arm: the means of what its steps recorded, over its finished seeds."""
+    for arm in frontier.varied(args, level):
+        runs = [frontier.cell(args, level, arm, seed).job.run for seed in args.seeds]
+        found = [read_run(one.folder, record_of(one)).overlap() for one in runs if finished(one)]
+        if found:
+            means = {name: round(fmean(one[name] for one in found), 4) for name in OVERLAP if name in found[0]}
+            arms[arm.label if args.shape else arm.name]["overlap"] = means
+
+
+def cells(arm: Mapping[str, Any]) -> list[str]:
+    """The cells of ``OVERLAP``; a synchronous run has no shares."""
+    return [f"{arm['overlap'][name]:.2f}" if name in arm["overlap"] else "-" for name in OVERLAP]

@@ -1,0 +1,118 @@
+"""Runs that differ in one thing are compared with the baseline of their own seed."""
+
+import argparse
+import json
+
+import pytest
+from unit.lab.studies.made import made_run, made_step
+
+from lab import asynchronous, frontier, uses
+from lab.arms import PACED, PACES, arms
+from openrlhf_rpo.launch.options import parse
+
+ABOUT = {"date": "2026-01-01", "command": "c", "evaluation": "e", "versions": {}}
+ABOUT |= {"hardware": {"gpus": [], "cores": 2, "machine": "m", "memory_gib": 1.0}}
+
+
+def arguments(module, tmp_path, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    parser.set_defaults(quick=False, report=tmp_path / "report")
+    return parser.parse_args(["--out", str(tmp_path), *words])
+
+
+def summary(*runs: tuple[float, int, float], name: str = "off_sync") -> dict:
+    """The frontier's figures of an arm; of each seed seconds, generated tokens, and accuracy at the end."""
+    results = [
+        {
+            "seed": seed,
+            "curve": [(tokens, seconds, accuracy)],
+            "generated_tokens": tokens,
+            "seconds": seconds,
+            "tokens_per_sample": 50.0,
+            "truncated": 0.0,
+            "no_variance": None,
+            "phases": {"rollout": 1.0},
+            "end": {"accuracy": accuracy, "pass_at_k": {"8": accuracy}, "tokens": 40.0},
+        }
+        for seed, (seconds, tokens, accuracy) in enumerate(runs)
+    ]
+    return frontier.summarize(results, arms("main")[name], "main")
+
+
+def figures() -> dict:
+    """Two seeds, the third of the synchronous arm alone."""
+    sync = summary((100.0, 1000, 0.5), (80.0, 1000, 0.5), (1.0, 1, 1.0))
+    ahead = summary((50.0, 1100, 0.75), (80.0, 900, 0.25), name="off_async")
+    return ABOUT | {"levels": {"main": {"base": 0.25, "off_sync": sync, "off_async": ahead}}}
+
+
+def test_an_arm_is_compared_with_the_synchronous_one_of_its_method_and_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(frontier, "measure", lambda args: figures())
+    monkeypatch.setattr(asynchronous, "finished", lambda run: run.seed < 2)
+    monkeypatch.setattr(asynchronous, "record_of", lambda run: {})
+    monkeypatch.setattr(asynchronous, "read_run", recorded)
+    args = arguments(asynchronous, tmp_path, "--methods", "off", "--paces", "async", "--levels", "main")
+    args.shape = args.steps = None  # arms are named without them
+    found = asynchronous.run(args)["levels"]["main"]
+    # 100 / 50 and 80 / 80, 1100 / 1000 and 900 / 1000, 0.25 more and 0.25 less; median, smallest, largest
+    assert found["off_async"]["against"] == {
+        "times_faster": [1.5, 1.0, 2.0],
+        "tokens": [1.0, 0.9, 1.1],
+        "accuracy": [0.0, -0.25, 0.25],
+    }
+    assert found["off_sync"]["against"]["times_faster"] == [1.0, 1.0, 1.0]
+    # Means over two steps, then over seeds 0 and 1, whose shares are 0.25 and 0.5, 0.5 and 0.75.
+    assert found["off_async"]["overlap"] == {"rollout_busy": 0.5, "policy_age": 1.0}
+    assert found["off_sync"]["overlap"] == {"policy_age": 0.0}
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# Asynchronous against synchronous training (2026-01-01)")
+    assert "| off_async | 1.50 (1.00 to 2.00) | 1.00 (0.90 to 1.10) | 0.00 (-0.25 to 0.25) | 0.50 | - | 1.00 | - |" in text
+    assert json.loads((tmp_path / "report.json").read_text())["levels"]["main"] == json.loads(json.dumps(found))
+
+
+def recorded(folder, record):
+    """Of an asynchronous run the busy share grows with step and seed; a synchronous one has none."""
+    if "async" not in folder.parent.name:
+        return made_run(*(made_step(step, 1.0, overlap={"policy_age": 0.0}) for step in (1, 2)))
+    first = 0.25 + 0.25 * int(folder.name.removeprefix("seed"))
+    shares = [{"rollout_busy": share, "policy_age": 1.0} for share in (first, first + 0.25)]
+    return made_run(*(made_step(step, 1.0, overlap=share) for step, share in enumerate(shares, 1)))
+
+
+def test_uses_are_compared_with_full_answers_alone(tmp_path, monkeypatch):
+    alone, tail = summary((100.0, 1000, 0.5)), summary((50.0, 500, 0.25))
+    made = ABOUT | {"levels": {"hard": {"base": 0.1, "grpo_alone": alone, "grpo_drafts_tail": tail}}}
+    monkeypatch.setattr(frontier, "measure", lambda args: made)
+    found = uses.run(arguments(uses, tmp_path, "--baselines", "grpo", "--uses", "drafts_tail"))["levels"]["hard"]
+    assert {name: middle for name, (middle, _, _) in found["grpo_drafts_tail"]["against"].items()} == {
+        "seconds": 0.5,
+        "tokens": 0.5,
+        "length": 1.0,
+        "accuracy": -0.25,
+    }
+    assert "| grpo_drafts_tail | 0.50 (0.50 to 0.50) |" in (tmp_path / "report.md").read_text()
+
+
+def test_an_arm_whose_baseline_is_not_finished_is_in_no_comparison(tmp_path, monkeypatch):
+    made = ABOUT | {"levels": {"hard": {"base": 0.1, "grpo_tail": summary((50.0, 500, 0.25))}}}
+    monkeypatch.setattr(frontier, "measure", lambda args: made)
+    found = uses.run(arguments(uses, tmp_path))["levels"]["hard"]
+    assert found["grpo_tail"]["against"] == {}
+    assert "| grpo_tail | 0.50" not in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("method", PACED)
+def test_training_accepts_every_method_at_every_pace(tmp_path, method, pace):
+    args = arguments(asynchronous, tmp_path)
+    words = frontier.cell(args, "main", arms("main")[f"{method}_{pace}"], seed=0).job.words
+    train = parse(words).train
+    assert (train.async_enable, train.partial_rollout_enable) == (pace != "sync", pace == "partial")
+
+
+def test_paces_of_a_method_differ_in_nothing_else():
+    for method in PACED:
+        sync = arms("hard")[f"{method}_sync"]
+        for pace, more in PACES.items():
+            assert arms("hard")[f"{method}_{pace}"] == sync.named(f"{method}_{pace}", more)
