@@ -96,6 +96,14 @@ DEEP_INPUTS = batch(group(20, 100, [90, 70]))
 
 @pytest.mark.parametrize(("times_control", "shares"), [(6, True), (0, False)])
 def test_what_rounding_does_in_a_deep_model_of_half_precision_is_allowed(monkeypatch, times_control, shares):
+    """Of 0.016 nats on average, which are added here: how much it is depends on the processor, on some it is nothing."""
+    exact = shared_actor.SharedActor.values
+
+    def rounded(self, *rows, share=True):
+        found = exact(self, *rows, share=share)
+        return found + 0.02 * torch.randn(found.shape, generator=torch.Generator().manual_seed(int(share)))
+
+    monkeypatch.setattr(shared_actor.SharedActor, "values", rounded)
     monkeypatch.setattr(shared_actor, "TIMES_CONTROL", times_control)
     actor = deep_actor()
     actor(DEEP_INPUTS[0], DEEP_INPUTS[2], attention_mask=DEEP_INPUTS[1])
