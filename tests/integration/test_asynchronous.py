@@ -14,7 +14,10 @@ ASYNC = {"train__async_enable": True, "rpo__drafts": "on"}
 
 
 def test_a_checkpoint_holds_the_batch_that_was_ahead_and_a_resumed_run_repeats_every_bit(tmp_path, same_options) -> None:
-    """The same again from the checkpoint of step 2, with the cache of step 4 beside it, as if it had been killed there."""
+    """The same again from the checkpoint of step 2, with the cache of step 4 beside it, as if it had been killed there.
+
+    Only what the engines had counted of the batch that was ahead is gone.
+    """
     whole = run_training(tmp_path / "whole", 2, **same_options, **ASYNC)
     assert whole.status == 0, whole.output[-3000:]
     killed = tmp_path / "killed"
@@ -23,7 +26,8 @@ def test_a_checkpoint_holds_the_batch_that_was_ahead_and_a_resumed_run_repeats_e
     (killed / "checkpoints" / "_actor" / "latest").write_text("global_step2")
     resumed = run_training(killed, 2, **same_options, **ASYNC, ckpt__load_enable=True)
     assert resumed.status == 0, resumed.output[-3000:]
-    assert "Resumed at step 2" in resumed.output and resumed.differences(whole) == []
+    assert "Resumed at step 2" in resumed.output
+    assert [line for line in resumed.differences(whole) if "rpo/drafts/" not in line] == []
     with resumed.cache() as cache:
         ages = [record.metrics["rpo/policy_age_max"] for record in cache.records()]
         busy = [record.metrics["rpo/rollout_busy"] for record in cache.records()]
