@@ -249,7 +249,8 @@ class _RPOTrainer(BasePPOTrainer):
         self.totals, self.failures = metrics, batch.failures
         with self.clock("cache"):  # counted in the next step's record
             record = StepRecord(step, self.stream.episode, self.stream.position, metrics)
-            self.cache.commit_step(record, decisions, batch.waiting + self.source.in_flight())
+            ahead = self.source.in_flight() if self.has_checkpoint(step) else []
+            self.cache.commit_step(record, decisions, batch.waiting + ahead)
             self.selection.learn(decision.visit for decision in decisions)
             self.batches.committed(step)
         if self.samples is not None:
@@ -275,6 +276,10 @@ class _RPOTrainer(BasePPOTrainer):
         return replace(batch, kept=kept)
 
     # ── Evaluation, logs, checkpoints ──
+
+    def has_checkpoint(self, step: int) -> bool:
+        """Whether a run may be resumed from this step: an evaluation may write one, too (the best so far)."""
+        return step % self.args.ckpt.save_steps == 0 or step % self.args.eval.steps == 0
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Held-out accuracy from the bare question; keeps the best checkpoint, as upstream does."""
