@@ -8,10 +8,11 @@ method differ in nothing but the pace:
 - ``partial``: besides, a weight sync stops the samples on their way, which go on under the new weights
 
 Beside the frontier's figures: for each arm and seed how many times faster its steps are than those of the method's ``sync``
-arm of the same seed, the ratio of generated tokens, and the difference in accuracy at the end; medians, smallest and
-largest. And means over steps and seeds: the share of a step in which each side worked, and how many steps the policies that
-sampled the new tokens were behind the one that trained on them. A step cannot take less than the slower side: batches are of
-16 x 8, where generating takes about one and a half times as long as training (at 8 x 4 it takes two or three times as long).
+arm of the same seed, the ratio of generated tokens, and the difference in accuracy where the run that generated less ended,
+between the other's evaluations by linear interpolation; medians, smallest and largest. And means over steps and seeds: the
+share of a step in which each side worked, and how many steps the policies that sampled the new tokens were behind the one
+that trained on them. A step cannot take less than the slower side: batches are of 16 x 8, where generating takes about one
+and a half times as long as training (at 8 x 4 it takes two or three times as long).
 
     make bench NAME=async QUICK=1                                   one level, two arms, a few steps
     python -m lab.bench async --methods off --levels hard --seeds 0 1 2 --report FILE
@@ -27,9 +28,19 @@ from lab.arms import PACED, PACES
 from lab.bench import write_report
 from lab.figures import read_run
 from lab.runs import finished, record_of
+from openrlhf_rpo.reports.comparison import at
 
-AGAINST = {"times_faster": lambda ours, theirs: theirs["seconds"] / ours["seconds"]} | {
-    figure: uses.AGAINST[figure] for figure in ("tokens", "accuracy")
+
+def at_equal_tokens(ours: uses.BySeed, theirs: uses.BySeed) -> float:
+    """The difference in accuracy after as many generated tokens as both have."""
+    tokens = min(ours["tokens"], theirs["tokens"])
+    return at(ours["curve"], tokens) - at(theirs["curve"], tokens)
+
+
+AGAINST = {
+    "times_faster": lambda ours, theirs: theirs["seconds"] / ours["seconds"],
+    "tokens": uses.AGAINST["tokens"],
+    "accuracy": at_equal_tokens,
 }
 OVERLAP = {  # metric of a step -> its column
     "rollout_busy": "rollout busy",
@@ -37,14 +48,14 @@ OVERLAP = {  # metric of a step -> its column
     "policy_age": "policy age, steps",
     "policy_age_max": "oldest token, steps",
 }
-HEAD = ("times faster", "tokens, ratio", "accuracy, difference", *OVERLAP.values())
+HEAD = ("times faster", "tokens, ratio", "accuracy at equal tokens, difference", *OVERLAP.values())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", default=list(PACED), choices=list(PACED))
     parser.add_argument("--paces", nargs="+", default=list(PACES)[1:], choices=list(PACES)[1:])
     frontier.add_run_arguments(parser, "runs/async")
-    parser.set_defaults(seeds=[0, 1, 2, 3, 4], questions=64, evaluations=4, lr=None, shape=["16x8"], steps=8)
+    parser.set_defaults(seeds=[0, 1, 2, 3, 4], questions=64, evaluations=2, samples=[2, 0], lr=None, shape=["16x8"], steps=8)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Every run uses the real command (Ray, DeepSpeed, vLLM) on the testbed's base models. Accuracy is from the bare question at
 temperature 1: during training (--eval.steps), and of the trained model with 8 samples per question (`openrlhf-rpo eval`),
-which also gives pass@8. Generated tokens are all those sampled for training, including the initial cache but not
+which also gives pass@8 (--samples). Generated tokens are all those sampled for training, including the initial cache but not
 evaluations. Seconds are those of training steps (rollout, rewards, forward passes, optimizer, weight sync, cache), without
 start-up and evaluations.
 
@@ -38,7 +38,7 @@ from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.reports.comparison import at
 from openrlhf_rpo.run.files import contents_of
 
-N_HELDOUT, EVAL_SAMPLES, END_SAMPLES = 128, 1, 8
+N_HELDOUT = 128
 COLUMNS = (
     *("arm", "shape, lr", "accuracy at the end", "pass@8", "tokens per sample", "generated tokens", "seconds of steps"),
     *("truncated", "groups without variance"),
@@ -47,7 +47,6 @@ BUDGETS = (20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000)
 BASE = {
     **TRAINING,
     "eval.temperature": 1.0,
-    "eval.n_samples_per_prompt": EVAL_SAMPLES,
     "actor.lr_scheduler": "constant",
     "rollout.micro_batch_size": 16,
     "train.micro_batch_size": 16,
@@ -83,6 +82,15 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--steps", type=int, help="length of every run (default: each arm's own)")
     parser.add_argument("--questions", type=int, help="at most so many to train on (default: %(default)s)")
     parser.add_argument("--evaluations", type=int, help="evaluations per run (default: %(default)s)")
+    parser.add_argument(
+        "--samples",
+        nargs=2,
+        type=int,
+        default=[1, 8],
+        metavar=("ALONG", "END"),
+        help="of each held-out question: in evaluations during training, and of the trained model, which 0 leaves out "
+        "(default: %(default)s)",
+    )
     parser.add_argument("--out", type=Path, default=Path(out), help="runs are kept here and reused (default: %(default)s)")
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
 
@@ -107,14 +115,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         cells = [one for one in cells if finished(one.job.run)]
     for _ in in_turn([one.job for one in cells if not finished(one.job.run)]):
         pass
-    results = [(one, figures_of(one)) for one in cells]
+    results = [(one, figures_of(one, args.samples[1])) for one in cells]
     levels: dict[str, Any] = {}
     for level, some in chosen.items():
         levels[level] = {"base": base_accuracy(level)}
         for arm in some:
             if found := [figures for one, figures in results if (one.level, one.arm) == (level, arm)]:
                 levels[level][arm.label if args.lr or args.shape else arm.name] = summarize(found, arm, level)
-    return about() | {"levels": levels, "evaluation": _evaluation()}
+    return about() | {"levels": levels, "evaluation": _evaluation(*args.samples)}
 
 
 def varied(args: argparse.Namespace, level: str) -> list[Arm]:
@@ -151,6 +159,7 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
         "actor.model_name_or_path": model_dir(level),
         "data.prompt_dataset": train,
         "eval.dataset": held_out,
+        "eval.n_samples_per_prompt": args.samples[0],
         "eval.steps": max(1, arm.steps // args.evaluations),
         "rollout.batch_size": arm.questions,
         "rollout.n_samples_per_prompt": arm.samples,
@@ -172,22 +181,27 @@ def write_solutions(train: Path) -> None:
     train.with_name("solutions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def figures_of(one: Cell) -> dict[str, Any]:
-    """The curve (generated tokens, seconds of steps, accuracy), the means over the steps, and the final figures."""
+def figures_of(one: Cell, samples: int) -> dict[str, Any]:
+    """The curve (generated tokens, seconds of steps, accuracy), the means over the steps, and the final figures.
+
+    Without ``samples`` of the trained model the final figures are those of the last evaluation.
+    """
     folder = one.job.run.folder
     figures = read_run(folder, record_of(one.job.run))
     without = [step.no_variance for step in figures.steps if step.no_variance is not None]
     tokens, clock = _cumulated(figures)
+    curve = [(tokens[step], clock[step], accuracy) for step, accuracy, _ in figures.evaluations]
+    last = {"accuracy": curve[-1][2], "pass_at_k": {}, "tokens": figures.steps[-1].generated}
     return {
         "seed": one.seed,
-        "curve": [(tokens[step], clock[step], accuracy) for step, accuracy, _ in figures.evaluations],
+        "curve": curve,
         "generated_tokens": tokens[figures.steps[-1].step],  # plain OpenRLHF's last evaluation may be earlier
         "seconds": clock[figures.steps[-1].step],
         "tokens_per_sample": figures.generated,
         "truncated": figures.truncated,
         "no_variance": fmean(without) if without else None,
         "phases": {phase: total / len(figures.steps) for phase, total in figures.seconds().items()},
-        "end": end_figures(folder, one.job.data),
+        "end": end_figures(folder, one.job.data, samples) if samples else last,
     }
 
 
@@ -200,10 +214,10 @@ def _cumulated(figures: RunFigures) -> tuple[dict[int, int], dict[int, float]]:
     return tokens, clock
 
 
-def end_figures(folder: Path, data: Mapping[str, str]) -> dict[str, Any]:
-    """Evaluate the trained model on the held-out questions, END_SAMPLES samples each, once. Raises Failed."""
+def end_figures(folder: Path, data: Mapping[str, str], samples: int) -> dict[str, Any]:
+    """Evaluate the trained model on the held-out questions, so many samples each, once. Raises Failed."""
     held_out = next(name for name in data if name.endswith("heldout.jsonl"))
-    asked = ["--data", held_out, "--samples", END_SAMPLES, "--temperature", 1, "--out", folder / "end"]
+    asked = ["--data", held_out, "--samples", samples, "--temperature", 1, "--out", folder / "end"]
     command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "eval", folder / "model", *asked, *option_words(TASK)]
     if not list((folder / "end").glob("*.json")):
         with (folder / "end.txt").open("w") as log:
@@ -217,7 +231,7 @@ def end_figures(folder: Path, data: Mapping[str, str]) -> dict[str, Any]:
 def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dict[str, Any]:
     """Means and standard deviations over seeds: final figures, and accuracy at each budget of generated tokens."""
     finals = [r["end"]["accuracy"] for r in results]
-    pass_at_8 = [r["end"]["pass_at_k"]["8"] for r in results]
+    pass_at_8 = [r["end"]["pass_at_k"]["8"] for r in results if "8" in r["end"]["pass_at_k"]]
     base, at_budget = base_accuracy(level), {}
     for budget in BUDGETS:
         values = [v for v in (at_tokens(r["curve"], base, budget) for r in results) if v is not None]
@@ -227,7 +241,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
     return {
         "accuracy": round(fmean(finals), 4),
         "accuracy_sd": round(spread(finals), 4),
-        "pass_at_8": round(fmean(pass_at_8), 4),
+        "pass_at_8": round(fmean(pass_at_8), 4) if pass_at_8 else None,
         "pass_at_8_sd": round(spread(pass_at_8), 4),
         "tokens_per_sample": round(fmean(r["tokens_per_sample"] for r in results), 1),
         "generated_tokens": round(fmean(r["generated_tokens"] for r in results)),
@@ -245,6 +259,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
                 "tokens": r["generated_tokens"],
                 "accuracy": r["end"]["accuracy"],
                 "length": r["end"]["tokens"],
+                "curve": [(t, a) for t, _, a in r["curve"]],
             }
             for r in results
         },
@@ -322,7 +337,7 @@ def _row(arm: str, s: Mapping[str, Any]) -> list[str]:
         arm,
         f"{s['shape']}, {s['lr']:g}",
         f"{s['accuracy']:.3f} ± {s['accuracy_sd']:.3f} ({len(s['seeds'])})",
-        f"{s['pass_at_8']:.3f} ± {s['pass_at_8_sd']:.3f}",
+        "-" if s["pass_at_8"] is None else f"{s['pass_at_8']:.3f} ± {s['pass_at_8_sd']:.3f}",
         f"{s['tokens_per_sample']:.0f}",
         f"{s['generated_tokens']:,}",
         f"{s['seconds']:.0f}",
@@ -336,6 +351,6 @@ def _budget_row(arm: str, s: Mapping[str, Any]) -> list[str]:
     return [arm, *(f"{c[0]:.2f} ± {c[1]:.2f} ({c[2]})" if c else "" for c in cells)]
 
 
-def _evaluation() -> str:
-    along, end = f"{EVAL_SAMPLES} sample each during training", f"{END_SAMPLES} at the end"
-    return f"{N_HELDOUT} held-out questions at temperature 1, {along}, {end}"
+def _evaluation(along: int, end: int) -> str:
+    trained = f"{end} of the trained model" if end else "the last of which is the end"
+    return f"{N_HELDOUT} held-out questions at temperature 1, samples of each: {along} while training, {trained}"

@@ -19,8 +19,8 @@ from lab.arms import USES
 from lab.bench import table, write_report
 from openrlhf_rpo.errors import UsageError
 
-BySeed: TypeAlias = Mapping[str, float]
-"""Seconds, tokens, accuracy and length of one run, as in the frontier's ``by_seed``."""
+BySeed: TypeAlias = Mapping[str, Any]
+"""Seconds, tokens, accuracy, length and curve of one run, as in the frontier's ``by_seed``."""
 
 
 def ratio(figure: str) -> Callable[[BySeed, BySeed], float]:
