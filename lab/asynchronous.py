@@ -11,8 +11,9 @@ Beside the frontier's figures: for each arm and seed how many times faster its s
 arm of the same seed, the ratio of generated tokens, and the difference in accuracy where the run that generated less ended,
 between the other's evaluations by linear interpolation; medians, smallest and largest. And means over steps and seeds: the
 share of a step in which each side worked, and how many steps the policies that sampled the new tokens were behind the one
-that trained on them. A step cannot take less than the slower side: batches are of 16 x 8, where generating takes about one
-and a half times as long as training (at 8 x 4 it takes two or three times as long).
+that trained on them. Seconds and shares are of runs that had the machine to themselves: without partial rollouts the others
+train the same, so accuracy may be measured on several at a time. A step cannot take less than the slower side: batches are
+of 16 x 8, where generating takes about twice as long as training; at 32 x 8 the two are about even on level hard.
 
     make bench NAME=async QUICK=1                                   one level, two arms, a few steps
     python -m lab.bench async --methods off --levels hard --seeds 0 1 2 --report FILE
@@ -31,6 +32,11 @@ from lab.runs import finished, record_of
 from openrlhf_rpo.reports.comparison import at
 
 
+def times_faster(ours: uses.BySeed, theirs: uses.BySeed) -> float | None:
+    """Seconds of steps; None unless both runs had the machine to themselves."""
+    return theirs["seconds"] / ours["seconds"] if ours["quiet"] and theirs["quiet"] else None
+
+
 def at_equal_tokens(ours: uses.BySeed, theirs: uses.BySeed) -> float:
     """The difference in accuracy after as many generated tokens as both have."""
     tokens = min(ours["tokens"], theirs["tokens"])
@@ -38,7 +44,7 @@ def at_equal_tokens(ours: uses.BySeed, theirs: uses.BySeed) -> float:
 
 
 AGAINST = {
-    "times_faster": lambda ours, theirs: theirs["seconds"] / ours["seconds"],
+    "times_faster": times_faster,
     "tokens": uses.AGAINST["tokens"],
     "accuracy": at_equal_tokens,
 }
@@ -72,12 +78,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_overlap(args: argparse.Namespace, level: str, arms: Mapping[str, Any]) -> None:
-    """Add ``overlap`` to every arm: the means of what its steps recorded, over its finished seeds."""
+    """Add ``overlap`` to every arm: the means of what its steps recorded, over its finished seeds on a quiet machine."""
     for arm in frontier.varied(args, level):
         runs = [frontier.cell(args, level, arm, seed).job.run for seed in args.seeds]
-        found = [read_run(one.folder, record_of(one)).overlap() for one in runs if finished(one)]
-        if found:
-            means = {name: round(fmean(one[name] for one in found), 4) for name in OVERLAP if name in found[0]}
+        figures = [read_run(one.folder, record_of(one)) for one in runs if finished(one)]
+        if figures:
+            found = [one.overlap() for one in figures if one.quiet]
+            means = {name: round(fmean(one[name] for one in found), 4) for name in OVERLAP if found and name in found[0]}
             arms[arm.label if args.shape else arm.name]["overlap"] = means
 
 

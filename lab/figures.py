@@ -73,6 +73,11 @@ class RunFigures:
     cores: int
 
     @property
+    def quiet(self) -> bool:
+        """Whether the run had the host to itself; its seconds say nothing otherwise."""
+        return self.load_average <= 1.25 * self.cores
+
+    @property
     def generated(self) -> float:
         """Generated tokens per sample over the whole training, without the initial cache."""
         return sum(s.tokens for s in self.steps) / sum(s.samples for s in self.steps)

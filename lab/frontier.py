@@ -197,6 +197,7 @@ def figures_of(one: Cell, samples: int) -> dict[str, Any]:
         "curve": curve,
         "generated_tokens": tokens[figures.steps[-1].step],  # plain OpenRLHF's last evaluation may be earlier
         "seconds": clock[figures.steps[-1].step],
+        "quiet": figures.quiet,
         "tokens_per_sample": figures.generated,
         "truncated": figures.truncated,
         "no_variance": fmean(without) if without else None,
@@ -256,6 +257,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
         "by_seed": {
             r["seed"]: {
                 "seconds": r["seconds"],
+                "quiet": r["quiet"],
                 "tokens": r["generated_tokens"],
                 "accuracy": r["end"]["accuracy"],
                 "length": r["end"]["tokens"],

@@ -208,7 +208,7 @@ def remarks(found: Mapping[str, Sequence[RunFigures]], evaluated: bool = True) -
         notes.append(
             f"accuracies are of the last evaluations, which were at different steps: {', '.join(map(str, sorted(last)))}"
         )
-    if busy := [run for run in runs if run.load_average > 1.25 * run.cores]:
+    if busy := [run for run in runs if not run.quiet]:
         load = max(run.load_average for run in busy)
         notes.append(f"seconds cannot be compared: load average up to {load:.1f} on {busy[0].cores} cores")
     return notes

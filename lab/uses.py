@@ -20,15 +20,17 @@ from lab.bench import table, write_report
 from openrlhf_rpo.errors import UsageError
 
 BySeed: TypeAlias = Mapping[str, Any]
-"""Seconds, tokens, accuracy, length and curve of one run, as in the frontier's ``by_seed``."""
+"""Seconds (of a quiet host?), tokens, accuracy, length and curve of one run, as in the frontier's ``by_seed``."""
+Compare: TypeAlias = Callable[[BySeed, BySeed], float | None]
+"""A figure of a run against its baseline's; None if the two cannot be compared in it."""
 
 
-def ratio(figure: str) -> Callable[[BySeed, BySeed], float]:
+def ratio(figure: str) -> Compare:
     """How many times as much of a figure a run has as its baseline."""
     return lambda ours, theirs: ours[figure] / theirs[figure]
 
 
-AGAINST: dict[str, Callable[[BySeed, BySeed], float]] = {
+AGAINST: dict[str, Compare] = {
     "seconds": ratio("seconds"),
     "tokens": ratio("tokens"),
     "length": ratio("length"),
@@ -55,9 +57,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def measure(
-    args: argparse.Namespace, base_of: Callable[[str], str], against: Mapping[str, Callable[[BySeed, BySeed], float]]
-) -> dict[str, Any]:
+def measure(args: argparse.Namespace, base_of: Callable[[str], str], against: Mapping[str, Compare]) -> dict[str, Any]:
     """The frontier's figures of ``args.arms``, each compared with the arm that ``base_of`` names."""
     if len(args.shape or []) > 1:
         raise UsageError("--shape: one for all runs, which are compared with each other")
@@ -67,20 +67,24 @@ def measure(
     return figures
 
 
-def compare(
-    arms: Mapping[str, Any], base_of: Callable[[str], str], against: Mapping[str, Callable[[BySeed, BySeed], float]]
-) -> None:
+def compare(arms: Mapping[str, Any], base_of: Callable[[str], str], against: Mapping[str, Compare]) -> None:
     """Add ``against`` to every arm: each figure against the arm of its baseline, seed by seed; empty if none is finished."""
     by_name = {name.partition("-")[0]: arm for name, arm in arms.items() if name != "base"}
     for name, arm in by_name.items():
         base = by_name[base_of(name)]["by_seed"] if base_of(name) in by_name else {}
         pairs = [(ours, base[seed]) for seed, ours in arm["by_seed"].items() if seed in base]
-        arm["against"] = {what: spread([of(*pair) for pair in pairs]) for what, of in against.items()} if pairs else {}
+        found = {what: [of(*pair) for pair in pairs] for what, of in against.items()} if pairs else {}
+        arm["against"] = {what: spread([value for value in values if value is not None]) for what, values in found.items()}
 
 
-def spread(values: Sequence[float]) -> list[float]:
-    """Median, smallest and largest."""
-    return [round(value, 4) for value in (median(values), min(values), max(values))]
+def spread(values: Sequence[float]) -> list[float] | None:
+    """Median, smallest and largest; None without values."""
+    return [round(value, 4) for value in (median(values), min(values), max(values))] if values else None
+
+
+def cell_of(found: Sequence[float] | None) -> str:
+    """The three values of ``spread`` in a table."""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*found) if found else "-"
 
 
 def page(
@@ -96,7 +100,7 @@ def page(
     compared = ["Against the baseline of the same seed, median (smallest to largest):", ""]
     for level, arms in figures["levels"].items():
         rows = [
-            [name, *(f"{m:.2f} ({low:.2f} to {high:.2f})" for m, low, high in arm["against"].values()), *more(arm)]
+            [name, *(cell_of(found) for found in arm["against"].values()), *more(arm)]
             for name, arm in arms.items()
             if name != "base" and arm["against"]
         ]

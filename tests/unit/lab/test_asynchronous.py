@@ -21,7 +21,7 @@ def arguments(module, tmp_path, *words: str) -> argparse.Namespace:
     return parser.parse_args(["--out", str(tmp_path), *words])
 
 
-def summary(*runs: tuple[float, int, float], name: str = "off_sync") -> dict:
+def summary(*runs: tuple[float, int, float], name: str = "off_sync", quiet: bool = True) -> dict:
     """The frontier's figures of an arm; of each seed seconds, generated tokens, and accuracy at the end."""
     results = [
         {
@@ -29,6 +29,7 @@ def summary(*runs: tuple[float, int, float], name: str = "off_sync") -> dict:
             "curve": [(0, 0.0, 0.25), (tokens, seconds, accuracy)],
             "generated_tokens": tokens,
             "seconds": seconds,
+            "quiet": quiet,
             "tokens_per_sample": 50.0,
             "truncated": 0.0,
             "no_variance": None,
@@ -70,6 +71,20 @@ def test_an_arm_is_compared_with_the_synchronous_one_of_its_method_and_seed(tmp_
     assert text.startswith("# Asynchronous against synchronous training (2026-01-01)")
     assert "| off_async | 1.50 (1.00 to 2.00) | 1.00 (0.90 to 1.10) | -0.01 (-0.23 to 0.20) | 0.50 | - | 1.00 | - |" in text
     assert json.loads((tmp_path / "report.json").read_text())["levels"]["main"] == json.loads(json.dumps(found))
+
+
+def test_seconds_of_runs_that_shared_the_machine_are_not_compared(tmp_path, monkeypatch):
+    busy = figures()
+    busy["levels"]["main"]["off_async"] = summary((50.0, 1000, 0.75), name="off_async", quiet=False)
+    monkeypatch.setattr(frontier, "measure", lambda args: busy)
+    monkeypatch.setattr(asynchronous, "finished", lambda run: run.seed < 1)
+    monkeypatch.setattr(asynchronous, "record_of", lambda run: {})
+    monkeypatch.setattr(asynchronous, "read_run", lambda folder, record: made_run(load_average=5.1))  # of 4 cores
+    args = arguments(asynchronous, tmp_path, "--methods", "off", "--paces", "async", "--levels", "main")
+    args.shape = args.steps = None
+    found = asynchronous.run(args)["levels"]["main"]["off_async"]
+    assert found["against"] == {"times_faster": None, "tokens": [1.0, 1.0, 1.0], "accuracy": [0.25, 0.25, 0.25]}
+    assert "| off_async | - | 1.00 (1.00 to 1.00) | 0.25 (0.25 to 0.25) | - |" in (tmp_path / "report.md").read_text()
 
 
 def recorded(folder, record):
