@@ -3,7 +3,7 @@
 import asyncio
 import math
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import ray
 from vllm import AsyncEngineArgs, RequestOutput, SamplingParams
 from vllm.inputs import TokensPrompt
+from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils import random_uuid
@@ -40,6 +41,17 @@ def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed
         return rejected.log_prob
     total = -math.expm1(rejected.log_prob) + rejected.weight * math.exp(rejected.log_prob)
     return log_prob + math.log(total) if processed else log_prob
+
+
+def log_probs_of(token_ids: Sequence[int], found: FlatLogprobs) -> list[float]:
+    """The log-probs of ``token_ids``, which the engine reported one a position.
+
+    Flat, because vLLM else keeps a dictionary and an object for every token until a sample ends. Raises RuntimeError if they
+    are of other tokens.
+    """
+    if found.token_ids != list(token_ids):
+        raise RuntimeError("the engine's log-probs are not those of its tokens")
+    return found.logprobs
 
 
 def offline_limits(longest: int, world_size: int) -> dict[str, int]:
@@ -150,6 +162,7 @@ class _RPOEngine(RolloutRayActor):
             min_tokens=0,  # a prefix may lack only its end token, so the end token must be allowed first
             seed=request.seed,
             logprobs=0,  # only the sampled token's log-prob
+            flat_logprobs=True,
             logit_bias=None if rejected is None else {rejected.token_id: math.log(max(rejected.weight, 1e-40))},
             detokenize=False,
             output_kind=RequestOutputKind.DELTA if self.stops else RequestOutputKind.FINAL_ONLY,
@@ -164,7 +177,7 @@ class _RPOEngine(RolloutRayActor):
             async for output in outputs:
                 new, reason = output.outputs[0], output.outputs[0].finish_reason
                 token_ids.extend(new.token_ids)
-                log_probs.extend(d[t].logprob for t, d in zip(new.token_ids, new.logprobs, strict=True))
+                log_probs.extend(log_probs_of(new.token_ids, new.logprobs))
                 if n_before + len(token_ids) >= self.most:
                     break
         self.running.discard(name)
@@ -184,15 +197,15 @@ class _RPOEngine(RolloutRayActor):
 
     async def _score_one(self, path: ScoreRequest) -> LogProbs:
         # vLLM must generate at least one token, which is not used.
-        params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        kind = RequestOutputKind.FINAL_ONLY
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, output_kind=kind)
         final = None
         async for output in self._outputs(path.token_ids, params, random_uuid()):
             final = output
         if final is None or final.prompt_logprobs is None:
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")
         first = len(path.token_ids) - path.n_tokens
-        scored = zip(path.token_ids[first:], final.prompt_logprobs[first:], strict=True)
-        return as_log_probs(log_probs[token].logprob for token, log_probs in scored)
+        return as_log_probs(log_probs_of(path.token_ids[first:].tolist(), final.prompt_logprobs[first:]))
 
 
 RPOEngine = ray.remote(_RPOEngine)

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from vllm.engine import arg_utils
+from vllm.logprobs import FlatLogprobs
 
-from openrlhf_rpo.rollout.engine import _RPOEngine, offline_limits, without_weight
+from openrlhf_rpo.rollout.engine import _RPOEngine, log_probs_of, offline_limits, without_weight
 from openrlhf_rpo.rollout.requests import Generated, Request, rounding
 from openrlhf_rpo.types import Rejected, as_log_probs
 
@@ -40,6 +41,14 @@ def test_new_tokens_get_the_log_probs_of_reading_but_for_one_that_fills_the_engi
     n = min(prompt + new, 7) - prompt
     assert read == Generated((9,) * new, (-1.0,) * n + (-2.0,) * (new - n), "length")
     assert [(len(request.token_ids), request.n_tokens) for request in asked] == ([(prompt + n, n)] if n else [])
+
+
+def test_log_probs_of_other_tokens_are_refused():
+    found = FlatLogprobs([0, 1], [1, 2], [7, 8], [-0.5, -0.25], [1, 1], [None, None])
+    assert log_probs_of([7, 8], found) == [-0.5, -0.25] and log_probs_of([8], found[1:]) == [-0.25]
+    for other in ([7], [7, 9]):
+        with pytest.raises(RuntimeError, match="not those of its tokens"):
+            log_probs_of(other, found)
 
 
 def test_rounding_counts_what_verified_reuse_would_reject():
