@@ -27,8 +27,6 @@ from typing import Any
 from lab import frontier, uses
 from lab.arms import PACED, PACES
 from lab.bench import write_report
-from lab.figures import read_run
-from lab.runs import finished, record_of
 from openrlhf_rpo.reports.comparison import at
 
 
@@ -71,21 +69,19 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         args.shape, args.steps, args.evaluations = ["4x4"], 4, 1
     args.arms = [f"{method}_{pace}" for method in args.methods for pace in ("sync", *args.paces)]
     figures = uses.measure(args, lambda name: f"{name.rpartition('_')[0]}_sync", AGAINST)
-    for level, arms in figures["levels"].items():
-        add_overlap(args, level, arms)
+    for arms in figures["levels"].values():
+        add_overlap(arms)
     write_report(args.report, figures, uses.page(figures, "Asynchronous against synchronous training", HEAD, cells))
     return figures
 
 
-def add_overlap(args: argparse.Namespace, level: str, arms: Mapping[str, Any]) -> None:
+def add_overlap(arms: Mapping[str, Any]) -> None:
     """Add ``overlap`` to every arm: the means of what its steps recorded, over its finished seeds on a quiet machine."""
-    for arm in frontier.varied(args, level):
-        runs = [frontier.cell(args, level, arm, seed).job.run for seed in args.seeds]
-        figures = [read_run(one.folder, record_of(one)) for one in runs if finished(one)]
-        if figures:
-            found = [one.overlap() for one in figures if one.quiet]
-            means = {name: round(fmean(one[name] for one in found), 4) for name in OVERLAP if found and name in found[0]}
-            arms[arm.label if args.shape else arm.name]["overlap"] = means
+    for arm in (arm for name, arm in arms.items() if name != "base"):
+        found = [one["overlap"] for one in arm["by_seed"].values() if one["quiet"]]
+        arm["overlap"] = {
+            name: round(fmean(one[name] for one in found), 4) for name in OVERLAP if found and name in found[0]
+        }
 
 
 def cells(arm: Mapping[str, Any]) -> list[str]:

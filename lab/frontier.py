@@ -198,6 +198,7 @@ def figures_of(one: Cell, samples: int) -> dict[str, Any]:
         "generated_tokens": tokens[figures.steps[-1].step],  # plain OpenRLHF's last evaluation may be earlier
         "seconds": clock[figures.steps[-1].step],
         "quiet": figures.quiet,
+        "overlap": figures.overlap(),
         "tokens_per_sample": figures.generated,
         "truncated": figures.truncated,
         "no_variance": fmean(without) if without else None,
@@ -258,6 +259,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
             r["seed"]: {
                 "seconds": r["seconds"],
                 "quiet": r["quiet"],
+                "overlap": r["overlap"],
                 "tokens": r["generated_tokens"],
                 "accuracy": r["end"]["accuracy"],
                 "length": r["end"]["tokens"],

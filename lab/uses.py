@@ -20,7 +20,7 @@ from lab.bench import table, write_report
 from openrlhf_rpo.errors import UsageError
 
 BySeed: TypeAlias = Mapping[str, Any]
-"""Seconds (of a quiet host?), tokens, accuracy, length and curve of one run, as in the frontier's ``by_seed``."""
+"""Seconds (of a quiet host?), tokens, accuracy, length, curve and overlap of a run, as in the frontier's ``by_seed``."""
 Compare: TypeAlias = Callable[[BySeed, BySeed], float | None]
 """A figure of a run against its baseline's; None if the two cannot be compared in it."""
 

@@ -205,7 +205,7 @@ class _RPOEngine(RolloutRayActor):
         if final is None or final.prompt_logprobs is None:
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")
         first = len(path.token_ids) - path.n_tokens
-        return as_log_probs(log_probs_of(path.token_ids[first:].tolist(), final.prompt_logprobs[first:]))
+        return as_log_probs(log_probs_of(path.token_ids[first:], final.prompt_logprobs[first:]))
 
 
 RPOEngine = ray.remote(_RPOEngine)

@@ -21,6 +21,14 @@ def arguments(module, tmp_path, *words: str) -> argparse.Namespace:
     return parser.parse_args(["--out", str(tmp_path), *words])
 
 
+def overlap_of(name: str, seed: int) -> dict[str, float]:
+    """Of an asynchronous run the busy share grows with step and seed; a synchronous one has none."""
+    if "async" not in name:
+        return made_run(*(made_step(step, 1.0, overlap={"policy_age": 0.0}) for step in (1, 2))).overlap()
+    shares = [{"rollout_busy": 0.25 * (step + seed), "policy_age": 1.0} for step in (1, 2)]
+    return made_run(*(made_step(step, 1.0, overlap=share) for step, share in enumerate(shares, 1))).overlap()
+
+
 def summary(*runs: tuple[float, int, float], name: str = "off_sync", quiet: bool = True) -> dict:
     """The frontier's figures of an arm; of each seed seconds, generated tokens, and accuracy at the end."""
     results = [
@@ -30,6 +38,7 @@ def summary(*runs: tuple[float, int, float], name: str = "off_sync", quiet: bool
             "generated_tokens": tokens,
             "seconds": seconds,
             "quiet": quiet,
+            "overlap": overlap_of(name, seed),
             "tokens_per_sample": 50.0,
             "truncated": 0.0,
             "no_variance": None,
@@ -50,11 +59,7 @@ def figures() -> dict:
 
 def test_an_arm_is_compared_with_the_synchronous_one_of_its_method_and_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(frontier, "measure", lambda args: figures())
-    monkeypatch.setattr(asynchronous, "finished", lambda run: run.seed < 2)
-    monkeypatch.setattr(asynchronous, "record_of", lambda run: {})
-    monkeypatch.setattr(asynchronous, "read_run", recorded)
     args = arguments(asynchronous, tmp_path, "--methods", "off", "--paces", "async", "--levels", "main")
-    args.shape = args.steps = None  # arms are named without them
     found = asynchronous.run(args)["levels"]["main"]
     # 100 / 50 and 80 / 80, 1100 / 1000 and 900 / 1000; at 1000 tokens 0.25 + 0.5 * 10 / 11 less 0.5, at 900 0.25 less
     # 0.25 + 0.25 * 9 / 10; median, smallest, largest
@@ -77,23 +82,10 @@ def test_seconds_of_runs_that_shared_the_machine_are_not_compared(tmp_path, monk
     busy = figures()
     busy["levels"]["main"]["off_async"] = summary((50.0, 1000, 0.75), name="off_async", quiet=False)
     monkeypatch.setattr(frontier, "measure", lambda args: busy)
-    monkeypatch.setattr(asynchronous, "finished", lambda run: run.seed < 1)
-    monkeypatch.setattr(asynchronous, "record_of", lambda run: {})
-    monkeypatch.setattr(asynchronous, "read_run", lambda folder, record: made_run(load_average=5.1))  # of 4 cores
     args = arguments(asynchronous, tmp_path, "--methods", "off", "--paces", "async", "--levels", "main")
-    args.shape = args.steps = None
     found = asynchronous.run(args)["levels"]["main"]["off_async"]
     assert found["against"] == {"times_faster": None, "tokens": [1.0, 1.0, 1.0], "accuracy": [0.25, 0.25, 0.25]}
     assert "| off_async | - | 1.00 (1.00 to 1.00) | 0.25 (0.25 to 0.25) | - |" in (tmp_path / "report.md").read_text()
-
-
-def recorded(folder, record):
-    """Of an asynchronous run the busy share grows with step and seed; a synchronous one has none."""
-    if "async" not in folder.parent.name:
-        return made_run(*(made_step(step, 1.0, overlap={"policy_age": 0.0}) for step in (1, 2)))
-    first = 0.25 + 0.25 * int(folder.name.removeprefix("seed"))
-    shares = [{"rollout_busy": share, "policy_age": 1.0} for share in (first, first + 0.25)]
-    return made_run(*(made_step(step, 1.0, overlap=share) for step, share in enumerate(shares, 1)))
 
 
 def test_uses_are_compared_with_full_answers_alone(tmp_path, monkeypatch):

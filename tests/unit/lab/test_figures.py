@@ -149,6 +149,10 @@ def test_how_rollout_and_training_overlap_is_a_mean_of_what_every_step_recorded(
     assert made_run(made_step(1, 10.0)).overlap() == {}
 
 
+def test_a_run_is_quiet_up_to_a_quarter_more_work_than_cores():
+    assert made_run(load_average=5.0).quiet and not made_run(load_average=5.1).quiet  # of 4 cores
+
+
 def test_figures_come_back_from_a_file_as_they_were():
     run = made_run(made_step(1, 10.0), made_step(2, 20.0), wall_seconds=None)
     assert RunFigures.of(json.loads(json.dumps(run.document()))) == run
