@@ -218,15 +218,16 @@ def _cumulated(figures: RunFigures) -> tuple[dict[int, int], dict[int, float]]:
 
 def end_figures(folder: Path, data: Mapping[str, str], samples: int) -> dict[str, Any]:
     """Evaluate the trained model on the held-out questions, so many samples each, once. Raises Failed."""
+    place = folder / f"end-{samples}"
     held_out = next(name for name in data if name.endswith("heldout.jsonl"))
-    asked = ["--data", held_out, "--samples", samples, "--temperature", 1, "--out", folder / "end"]
+    asked = ["--data", held_out, "--samples", samples, "--temperature", 1, "--out", place]
     command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "eval", folder / "model", *asked, *option_words(TASK)]
-    if not list((folder / "end").glob("*.json")):
-        with (folder / "end.txt").open("w") as log:
+    if not list(place.glob("*.json")):
+        with place.with_suffix(".txt").open("w") as log:
             status = subprocess.run([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT).returncode
         if status:
             raise Failed(f"the evaluation of {folder} ended with status {status}, see {log.name}")
-    [result] = (folder / "end").glob("*.json")
+    [result] = place.glob("*.json")
     return json.loads(result.read_text())["figures"]
 
 
