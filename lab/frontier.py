@@ -91,6 +91,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
         help="of each held-out question: in evaluations during training, and of the trained model, which 0 leaves out "
         "(default: %(default)s)",
     )
+    words = "options of the training command for every arm"
+    parser.add_argument("--also", nargs="+", default=[], metavar="NAME=VALUE", help=f"{words}, such as rpo.drafts=auto")
     parser.add_argument("--out", type=Path, default=Path(out), help="runs are kept here and reused (default: %(default)s)")
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
 
@@ -145,6 +147,13 @@ def _shape(text: str) -> tuple[int, int]:
     return int(questions), int(samples)
 
 
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not (name and value):
+        raise UsageError(f"--also {text}: NAME=VALUE, such as rpo.drafts=auto")
+    return name, value
+
+
 def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     """Write the data of an arm's run, and build its command."""
     out = args.out.resolve() / level
@@ -167,6 +176,7 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
         "train.num_episodes": episodes,
         "actor.adam.lr": arm.lr,
         **{name: str(v).format(data=data) if isinstance(v, str) else v for name, v in arm.options.items()},
+        **dict(_pair(text) for text in args.also),
     }
     variant = Variant(arm.label, options)
     training = Run(variant, seed, out / f"{arm.label}-{arm.steps}" / f"seed{seed}")

@@ -8,6 +8,7 @@ from unit.lab.studies.made import made_run, made_step
 
 from lab import asynchronous, frontier, uses
 from lab.arms import PACED, PACES, arms
+from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.options import parse
 
 ABOUT = {"date": "2026-01-01", "command": "c", "evaluation": "e", "versions": {}}
@@ -117,6 +118,14 @@ def test_training_accepts_every_method_at_every_pace(tmp_path, method, pace):
     words = frontier.cell(args, "main", arms("main")[f"{method}_{pace}"], seed=0).job.words
     train = parse(words).train
     assert (train.async_enable, train.partial_rollout_enable) == (pace != "sync", pace == "partial")
+
+
+def test_an_option_for_every_arm_comes_last_and_one_without_a_value_is_refused(tmp_path):
+    arm = arms("main")["off_async"]
+    words = frontier.cell(arguments(asynchronous, tmp_path, "--also", "rpo.drafts=auto"), "main", arm, seed=0).job.words
+    assert parse(words).rpo.drafts.mode == "auto"
+    with pytest.raises(UsageError, match="--also rpo.drafts: NAME=VALUE"):
+        frontier.cell(arguments(asynchronous, tmp_path, "--also", "rpo.drafts"), "main", arm, seed=0)
 
 
 def test_paces_of_a_method_differ_in_nothing_else():
