@@ -95,6 +95,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--also", nargs="+", default=[], metavar="NAME=VALUE", help=f"{words}, such as rpo.drafts=auto")
     parser.add_argument("--out", type=Path, default=Path(out), help="runs are kept here and reused (default: %(default)s)")
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
+    parser.set_defaults(held_out_after=0)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -108,9 +109,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """The figures of all runs, after training and evaluating the unfinished ones."""
-    chosen = {level: list(varied(args, level)) for level in args.levels}
+def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None = None) -> dict[str, Any]:
+    """The figures of all runs, after training and evaluating the unfinished ones.
+
+    ``chosen``: the arms of each level, instead of those of ``args`` in every requested shape and learning rate.
+    """
+    chosen = chosen or {level: varied(args, level) for level in args.levels}
     # Seed by seed with alternating arms, so that drift of the machine affects all arms alike.
     cells = [cell(args, level, arm, seed) for seed in args.seeds for level, some in chosen.items() for arm in some]
     if args.finished:
@@ -160,7 +164,7 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     episodes = -(-arm.steps * arm.questions // args.questions)
     # As many questions as the steps need.
     data = out / "data" / str(arm.steps * arm.questions // episodes)
-    train, held_out = write_dataset(level, data, args.questions, N_HELDOUT, seed=0)
+    train, held_out = write_dataset(level, data, args.questions, N_HELDOUT, seed=0, n_before=args.held_out_after)
     train.write_text("".join(train.read_text().splitlines(keepends=True)[: int(data.name)]))
     write_solutions(train)
     options = {

@@ -136,6 +136,12 @@ def test_dataset_files_are_deterministic_and_hold_the_labels(tmp_path):
         assert all(set(r) == {"question", "answer"} and r["answer"] == answer(r["question"]) for r in records)
 
 
+def test_further_held_out_questions_are_others(tmp_path):
+    first, further = (write_dataset("main", tmp_path / str(n), 4, 8, seed=0, n_before=n)[1].read_text() for n in (0, 8))
+    both = write_dataset("main", tmp_path / "both", 4, 16, seed=0)[1].read_text()
+    assert first + further == both and len(set(both.splitlines())) == 16
+
+
 def test_package_needs_neither_torch_nor_transformers():
     code = "import sys, lab.testbed as t; t.model_dir('main'); print({'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

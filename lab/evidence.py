@@ -1,0 +1,218 @@
+"""Full answers against reused ones, every arm tuned alike: the accuracy that generated tokens buy.
+
+Three sets of questions of the testbed: those to train on, 128 held-out ones for every choice (validation), and 128 others
+that only the report sees (test). Every run is one of the frontier's (``lab/frontier.py``): the real command, arms
+alternating seed by seed, the same number of steps and samples a step.
+
+1. Tuning: every arm is trained with the same learning rates, batch shapes and seeds. The cell with the highest validation
+   accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run, of the policy.
+2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
+   the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight).
+
+Each arm is compared seed by seed with the best arm on full answers, the best by validation accuracy: mean differences with
+95 % intervals by bootstrap over the seeds.
+
+    make bench NAME=evidence QUICK=1
+    python -m lab.bench evidence --levels hard --tune               only the first part; finished runs are not run again
+    python -m lab.bench evidence --levels hard --report FILE
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean, stdev
+from typing import Any
+
+from lab import frontier
+from lab.arms import Arm
+from lab.bench import about, header, table, write_report
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.evaluation.bootstrap import Interval, interval
+from openrlhf_rpo.reports.comparison import at
+
+FULL = {"grpo": "grpo_alone", "raft": "raft"}
+"""Arms on full answers: their name here, and the frontier's."""
+REUSE = {"rpo": "rpo_raft", "verify": "verify_raft"}
+NAMES = FULL | REUSE
+ACCURACIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+Curve = Sequence[tuple[float, float]]
+"""(generated tokens, accuracy) at each evaluation, from 0 tokens on."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--arms", nargs="+", default=list(NAMES), choices=list(NAMES))
+    parser.add_argument("--lr", nargs="+", type=float, help="learning rates to choose from (default: %(default)s)")
+    parser.add_argument("--tuning-seeds", nargs="+", type=int, default=[100, 101], help="(default: %(default)s)")
+    parser.add_argument("--tune", action="store_true", help="only choose, report nothing")
+    frontier.add_run_arguments(parser, "runs/evidence")
+    parser.set_defaults(seeds=list(range(900, 908)), questions=128, evaluations=4, samples=[1, 8], steps=16)
+    parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4"])
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Tune, then report. Raises UsageError if tuning has to be finished first."""
+    if args.quick:
+        args.levels, args.seeds, args.tuning_seeds, args.arms = ["main"], [0], [0], ["raft"]
+        args.lr, args.shape, args.steps, args.evaluations, args.samples = [5e-4], ["4x4"], 2, 1, [1, 1]
+    own = [NAMES[name] for name in args.arms]
+    tuning = _part(args, "tuning", arms=own, seeds=args.tuning_seeds, samples=[args.samples[0], 0])
+    tried = frontier.measure(tuning)["levels"]
+    chosen = {level: [choose(level, NAMES[name], tried[level], tuning) for name in args.arms] for level in args.levels}
+    figures = about() | {"levels": {level: _tuned(tried[level], chosen[level]) for level in args.levels}}
+    if not args.tune:
+        report = _part(args, "report", arms=own, lr=None, shape=None, held_out_after=frontier.N_HELDOUT)
+        for level, found in frontier.measure(report, chosen)["levels"].items():
+            figures["levels"][level] |= compared(found, figures["levels"][level])
+        write_report(args.report, figures, page(figures))
+    return figures
+
+
+def _part(args: argparse.Namespace, name: str, **changes: object) -> argparse.Namespace:
+    """The arguments of a part, which has its runs in a folder of its own."""
+    return argparse.Namespace(**{**vars(args), "out": args.out / name, **changes})
+
+
+# ── Tuning ──
+
+
+def choose(level: str, name: str, tried: Mapping[str, Any], tuning: argparse.Namespace) -> Arm:
+    """The cell of an arm with the highest score. Raises UsageError if one of them lacks a seed (``--finished``)."""
+    cells = frontier.varied(argparse.Namespace(**{**vars(tuning), "arms": [name]}), level)
+    for cell in cells:
+        if set(tried.get(cell.label, {}).get("seeds", [])) != set(tuning.seeds):
+            raise UsageError(f"{cell.label} on level {level} is not tuned: the same command without --finished does it")
+    return max(cells, key=lambda cell: score(tried[cell.label]))
+
+
+def score(tried: Mapping[str, Any]) -> float:
+    """Mean accuracy over the seeds, in the evaluations of the second half of each run."""
+    return fmean(fmean(a for _, a in second_half(one["curve"])) for one in tried["by_seed"].values())
+
+
+def second_half(curve: Curve) -> Curve:
+    return curve[len(curve) // 2 :] if len(curve) > 1 else curve
+
+
+def _tuned(tried: Mapping[str, Any], chosen: Sequence[Arm]) -> dict[str, Any]:
+    cells = {label: round(score(one), 4) for label, one in tried.items() if label != "base"}
+    return {"base": tried["base"], "tuning": cells, "chosen": {arm.name: arm.label for arm in chosen}}
+
+
+# ── Report ──
+
+
+def compared(found: Mapping[str, Any], level: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of every arm, and its differences from the best arm on full answers.
+
+    ``found``: the frontier's figures of the level; ``level``: what tuning says of it.
+    """
+    full = [name for name in FULL.values() if name in level["chosen"]]
+    best = max(full, key=lambda name: level["tuning"][level["chosen"][name]], default=None)
+    own = {short: found[name] for short, name in NAMES.items() if name in found}
+    base = own.get(_short(best)) if best else None
+    return {
+        "baseline": base and _short(best),
+        "arms": {name: _summary(one) | ({"against": _against(one, base)} if base else {}) for name, one in own.items()},
+    }
+
+
+def _short(best: str | None) -> str | None:
+    return next((short for short, name in FULL.items() if name == best), None)
+
+
+def _summary(one: Mapping[str, Any]) -> dict[str, Any]:
+    runs = one["by_seed"]
+    curves = [run["curve"] for run in runs.values()]
+    reached = {str(a): [tokens for curve in curves if (tokens := tokens_to(curve, a)) is not None] for a in ACCURACIES}
+    quiet = [run["seconds"] for run in runs.values() if run["quiet"]]
+    return {
+        "averaged": _spread([run["accuracy"] for run in runs.values()]),
+        "policy": _spread([curve[-1][1] for curve in curves]),
+        "tokens": _spread([run["tokens"] for run in runs.values()]),
+        "seconds": _spread(quiet) if quiet else None,
+        "tokens_to": {a: [round(fmean(found)), len(found)] for a, found in reached.items() if found},
+        "runs": runs,
+    }
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    """Mean, standard deviation (0 for one value), number."""
+    return [round(fmean(values), 4), round(stdev(values), 4) if len(values) > 1 else 0.0, len(values)]
+
+
+def tokens_to(curve: Curve, accuracy: float) -> float | None:
+    """Generated tokens until an accuracy is first reached, between two evaluations by linear interpolation.
+
+    None if it never is. Example: [(0, 0.1), (100, 0.5)] and 0.3 give 50.
+    """
+    if curve[0][1] >= accuracy:
+        return curve[0][0]
+    for (t0, a0), (t1, a1) in pairwise(curve):
+        if a1 >= accuracy:
+            return t0 + (t1 - t0) * (accuracy - a0) / (a1 - a0)
+    return None
+
+
+def _against(one: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Differences in accuracy and the ratio of tokens, over the seeds that both have; at every budget that all of them
+    spent."""
+    pairs = [(one["by_seed"][seed], base["by_seed"][seed]) for seed in one["by_seed"] if seed in base["by_seed"]]
+    spent = min(run["tokens"] for pair in pairs for run in pair)
+    found = {
+        "averaged": [ours["accuracy"] - theirs["accuracy"] for ours, theirs in pairs],
+        "policy": [ours["curve"][-1][1] - theirs["curve"][-1][1] for ours, theirs in pairs],
+        "tokens": [ours["tokens"] / theirs["tokens"] for ours, theirs in pairs],
+        **{
+            f"at {budget // 1000}k": [at(ours["curve"], budget) - at(theirs["curve"], budget) for ours, theirs in pairs]
+            for budget in frontier.BUDGETS
+            if budget <= spent
+        },
+    }
+    return {name: _rounded(interval(values)) for name, values in found.items()}
+
+
+def _rounded(found: Interval) -> list[float]:
+    return [round(value, 4) for value in (found.mean, found.low, found.high)]
+
+
+def page(figures: Mapping[str, Any]) -> list[str]:
+    """The report as Markdown, without conclusions."""
+    lines = header("Full answers and reused ones, tuned alike", dict(figures))
+    for level, found in figures["levels"].items():
+        lines += [f"## Level {level} (base accuracy {found['base']:.3f})", "", *_results(found), *_tuning(found)]
+    return lines
+
+
+def _results(found: Mapping[str, Any]) -> list[str]:
+    head = ["arm", "chosen", "averaged weights", "policy", "generated tokens", "seconds of steps"]
+    head += [f"tokens to {a:g}" for a in ACCURACIES]
+    rows = [
+        [
+            name,
+            found["chosen"][NAMES[name]].removeprefix(f"{NAMES[name]}-"),
+            *(_cell(one[what], "{:.3f} ± {:.3f} ({})") for what in ("averaged", "policy")),
+            _cell(one["tokens"], "{:,.0f} ± {:,.0f}"),
+            _cell(one["seconds"], "{:.0f} ± {:.0f} ({})"),
+            *(_cell(one["tokens_to"].get(str(a)), "{:,} ({})") for a in ACCURACIES),
+        ]
+        for name, one in found["arms"].items()
+    ]
+    lines = ["Test questions; mean ± standard deviation (seeds).", "", *table(head, rows), ""]
+    if found["baseline"]:
+        against = {name: one["against"] for name, one in found["arms"].items()}
+        names = list(dict.fromkeys(figure for one in against.values() for figure in one))
+        form = "{:.3f} ({:.3f} to {:.3f})"
+        rows = [[name, *(_cell(one.get(figure), form) for figure in names)] for name, one in against.items()]
+        words = f"Against `{found['baseline']}`, the best arm on full answers: differences in accuracy (tokens: the ratio)"
+        lines += [f"{words}, mean (95 % interval).", "", *table(["arm", *names], rows), ""]
+    return lines
+
+
+def _tuning(found: Mapping[str, Any]) -> list[str]:
+    chosen = found["chosen"].values()
+    rows = [[cell, f"{value:.3f}", "chosen" if cell in chosen else ""] for cell, value in found["tuning"].items()]
+    return ["Validation accuracy in the second half of the run.", "", *table(["cell", "accuracy", ""], rows), ""]
+
+
+def _cell(values: Sequence[float] | None, form: str) -> str:
+    return form.format(*values) if values else "-"

@@ -1,0 +1,121 @@
+"""Every arm is tuned on one set of questions, reported on another, and compared seed by seed with the best full answers."""
+
+import argparse
+
+import pytest
+
+from lab import evidence, frontier
+from lab.arms import arms
+from openrlhf_rpo.errors import UsageError
+
+ABOUT = {"date": "2026-01-01", "command": "c", "versions": {}}
+ABOUT |= {"hardware": {"gpus": [], "cores": 2, "machine": "m", "memory_gib": 1.0}}
+
+
+def arguments(tmp_path, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    evidence.add_arguments(parser)
+    parser.set_defaults(quick=False, report=tmp_path / "report")
+    return parser.parse_args(["--out", str(tmp_path), "--levels", "hard", "--tuning-seeds", "1", "2", *words])
+
+
+def summary(name: str, tokens: int, *ends: float) -> dict:
+    """The frontier's figures of an arm: for each seed, from 1 on, its accuracy at the end, at half of the tokens half of it."""
+    results = [
+        {
+            "seed": seed,
+            "curve": [(0, 0.0, 0.125), (tokens // 2, 5.0, end / 2), (tokens, 10.0, end)],
+            "generated_tokens": tokens,
+            "seconds": 10.0,
+            "quiet": seed == 1,
+            "overlap": {},
+            "tokens_per_sample": 50.0,
+            "truncated": 0.0,
+            "no_variance": None,
+            "phases": {"rollout": 1.0},
+            "end": {"accuracy": end, "pass_at_k": {}, "tokens": 40.0},
+        }
+        for seed, end in enumerate(ends, 1)
+    ]
+    return frontier.summarize(results, arms("hard")[name], "hard")
+
+
+TRIED = {
+    ("grpo_alone", 0.00025): (0.5, 0.5),
+    ("grpo_alone", 0.0005): (0.75, 0.25),
+    ("raft", 0.00025): (0.5, 0.75),
+    ("raft", 0.0005): (0.75, 0.0),
+    ("verify_raft", 0.00025): (0.5, 0.5),
+    ("verify_raft", 0.0005): (0.75, 0.5),
+}
+"""Arm and learning rate -> its accuracy at the end with each tuning seed."""
+FRESH = {
+    "grpo_alone": summary("grpo_alone", 40_000, 1.0, 1.0),  # better than raft where nothing is chosen any more
+    "raft": summary("raft", 40_000, 0.5, 0.75),
+    "verify_raft": summary("verify_raft", 20_000, 0.75, 1.0),
+}
+WORDS = ("--arms", "grpo", "raft", "verify", "--lr", "2.5e-4", "5e-4")
+
+
+def measured(monkeypatch, tried: dict[tuple[str, float], tuple[float, ...]]) -> list[argparse.Namespace]:
+    """Let these be the frontier's figures; the arguments that it is called with."""
+    calls = []
+
+    def measure(args, chosen=None):
+        calls.append(args)
+        tuned = {f"{name}-8x4-lr{lr:g}": summary(name, 40_000, *ends) for (name, lr), ends in tried.items()}
+        return ABOUT | {"levels": {"hard": {"base": 0.125, **(FRESH if chosen else tuned)}}}
+
+    monkeypatch.setattr(frontier, "measure", measure)
+    return calls
+
+
+def test_an_arm_is_chosen_on_one_set_of_questions_and_seeds_and_reported_on_others(tmp_path, monkeypatch):
+    calls = measured(monkeypatch, TRIED)
+    found = evidence.run(arguments(tmp_path, *WORDS))["levels"]["hard"]
+    assert found["chosen"] == {
+        "grpo_alone": "grpo_alone-8x4-lr0.00025",  # as good as the other: the first, the smaller learning rate
+        "raft": "raft-8x4-lr0.00025",
+        "verify_raft": "verify_raft-8x4-lr0.0005",
+    }
+    tuning, report = calls
+    assert (tuning.held_out_after, report.held_out_after) == (0, frontier.N_HELDOUT)
+    assert not set(tuning.seeds) & set(report.seeds) and tuning.out != report.out
+    assert tuning.samples == [1, 0]  # nothing is evaluated at the end
+
+
+def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_are_paired(tmp_path, monkeypatch):
+    measured(monkeypatch, TRIED)
+    found = evidence.run(arguments(tmp_path, *WORDS))["levels"]["hard"]
+    assert found["baseline"] == "raft"
+    assert found["arms"]["verify"]["against"] == {
+        "averaged": [0.25, 0.25, 0.25],
+        "policy": [0.25, 0.25, 0.25],
+        "tokens": [0.5, 0.5, 0.5],
+        # At 20k verify is at its end (0.75, 1), raft at half of its own (0.25, 0.375).
+        "at 20k": [0.5625, 0.5, 0.625],
+    }
+    assert found["arms"]["verify"]["seconds"] == [10.0, 0.0, 1]  # of the run that had the machine to itself
+    page = (tmp_path / "report.md").read_text()
+    assert "| verify | 8x4-lr0.0005 | 0.875 ± 0.177 (2) |" in page
+    assert "Against `raft`, the best arm on full answers" in page
+
+
+def test_nothing_is_chosen_before_every_seed_of_every_cell_is_finished(tmp_path, monkeypatch):
+    measured(monkeypatch, TRIED | {("raft", 0.0005): (0.75,)})
+    with pytest.raises(UsageError, match="raft-8x4-lr0.0005 on level hard is not tuned"):
+        evidence.run(arguments(tmp_path, *WORDS))
+
+
+def test_tuning_alone_reports_nothing(tmp_path, monkeypatch):
+    calls = measured(monkeypatch, TRIED)
+    found = evidence.run(arguments(tmp_path, *WORDS, "--tune"))["levels"]["hard"]
+    assert len(calls) == 1 and "arms" not in found and not (tmp_path / "report.md").exists()
+
+
+def test_tokens_to_an_accuracy_lie_between_two_evaluations():
+    curve = [(0, 0.1), (100, 0.5), (200, 0.4), (300, 0.8)]
+    assert evidence.tokens_to(curve, 0.3) == pytest.approx(50)
+    assert evidence.tokens_to(curve, 0.1) == 0
+    assert evidence.tokens_to(curve, 0.6) == pytest.approx(250)
+    assert evidence.tokens_to(curve, 0.9) is None
