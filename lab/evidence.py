@@ -20,12 +20,14 @@ Each arm is compared seed by seed with the best arm on full answers, the best by
 import argparse
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from lab import frontier
 from lab.arms import Arm
 from lab.bench import about, header, table, write_report
+from lab.plot import save_plot
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation.bootstrap import Interval, interval
 from openrlhf_rpo.reports.comparison import at
@@ -63,7 +65,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         report = _part(args, "report", arms=own, lr=None, shape=None, held_out_after=frontier.N_HELDOUT)
         for level, found in frontier.measure(report, chosen)["levels"].items():
             figures["levels"][level] |= compared(found, figures["levels"][level])
-        write_report(args.report, figures, page(figures))
+        write_report(args.report, figures, page(figures, args.report))
+        if args.report:
+            plot(figures["levels"], args.report)
     return figures
 
 
@@ -129,7 +133,9 @@ def _summary(one: Mapping[str, Any]) -> dict[str, Any]:
         "averaged": _spread([run["accuracy"] for run in runs.values()]),
         "policy": _spread([curve[-1][1] for curve in curves]),
         "tokens": _spread([run["tokens"] for run in runs.values()]),
+        "kept": _spread([run["kept"] for run in runs.values()]),
         "seconds": _spread(quiet) if quiet else None,
+        "at_tokens": one["at_tokens"],
         "tokens_to": {a: [round(fmean(found)), len(found)] for a, found in reached.items() if found},
         "runs": runs,
     }
@@ -175,29 +181,48 @@ def _rounded(found: Interval) -> list[float]:
     return [round(value, 4) for value in (found.mean, found.low, found.high)]
 
 
-def page(figures: Mapping[str, Any]) -> list[str]:
+def plot(levels: Mapping[str, Any], report: Path) -> None:
+    """Accuracy of the policy against generated tokens, a panel per level: thin lines are seeds, thick ones their mean."""
+
+    def draw(figure: Any, axes: Any) -> None:
+        for axis, (level, found) in zip(axes if len(levels) > 1 else [axes], levels.items(), strict=True):
+            for number, (name, one) in enumerate(found["arms"].items()):
+                curves, style = [run["curve"] for run in one["runs"].values()], {"color": f"C{number}", "marker": "."}
+                for curve in curves:
+                    axis.plot(*zip(*curve, strict=True), **style, lw=0.6, alpha=0.25)
+                axis.plot(*zip(*frontier.mean_curve(curves), strict=True), **style, lw=2, label=name)
+            axis.set(xlabel="generated tokens", ylabel="accuracy on test questions", ylim=(0, 1), title=f"level {level}")
+
+    save_plot(report, draw, panels=len(levels))
+
+
+def page(figures: Mapping[str, Any], report: Path | None) -> list[str]:
     """The report as Markdown, without conclusions."""
     lines = header("Full answers and reused ones, tuned alike", dict(figures))
+    lines += [f"![accuracy against generated tokens]({report.stem}.png)", ""] if report else []
     for level, found in figures["levels"].items():
         lines += [f"## Level {level} (base accuracy {found['base']:.3f})", "", *_results(found), *_tuning(found)]
     return lines
 
 
 def _results(found: Mapping[str, Any]) -> list[str]:
-    head = ["arm", "chosen", "averaged weights", "policy", "generated tokens", "seconds of steps"]
+    head = ["arm", "chosen", "averaged weights", "policy", "generated tokens", "kept tokens", "seconds of steps"]
     head += [f"tokens to {a:g}" for a in ACCURACIES]
     rows = [
         [
             name,
             found["chosen"][NAMES[name]].removeprefix(f"{NAMES[name]}-"),
             *(_cell(one[what], "{:.3f} ± {:.3f} ({})") for what in ("averaged", "policy")),
-            _cell(one["tokens"], "{:,.0f} ± {:,.0f}"),
+            *(_cell(one[what], "{:,.0f} ± {:,.0f}") for what in ("tokens", "kept")),
             _cell(one["seconds"], "{:.0f} ± {:.0f} ({})"),
             *(_cell(one["tokens_to"].get(str(a)), "{:,} ({})") for a in ACCURACIES),
         ]
         for name, one in found["arms"].items()
     ]
-    lines = ["Test questions; mean ± standard deviation (seeds).", "", *table(head, rows), ""]
+    words = (
+        "Test questions; mean ± standard deviation (seeds). Kept tokens are those of stored paths, read and not generated."
+    )
+    lines = [words, "", *table(head, rows), ""]
     if found["baseline"]:
         against = {name: one["against"] for name, one in found["arms"].items()}
         names = list(dict.fromkeys(figure for one in against.values() for figure in one))

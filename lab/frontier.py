@@ -210,6 +210,7 @@ def figures_of(one: Cell, samples: int) -> dict[str, Any]:
         "seed": one.seed,
         "curve": curve,
         "generated_tokens": tokens[figures.steps[-1].step],  # plain OpenRLHF's last evaluation may be earlier
+        "kept_tokens": round(sum(step.prefix * step.samples for step in figures.steps)),
         "seconds": clock[figures.steps[-1].step],
         "quiet": figures.quiet,
         "overlap": figures.overlap(),
@@ -276,6 +277,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
                 "quiet": r["quiet"],
                 "overlap": r["overlap"],
                 "tokens": r["generated_tokens"],
+                "kept": r["kept_tokens"],
                 "accuracy": r["end"]["accuracy"],
                 "length": r["end"]["tokens"],
                 "curve": [(t, a) for t, _, a in r["curve"]],

@@ -37,6 +37,7 @@ def summary(*runs: tuple[float, int, float], name: str = "off_sync", quiet: bool
             "seed": seed,
             "curve": [(0, 0.0, 0.25), (tokens, seconds, accuracy)],
             "generated_tokens": tokens,
+            "kept_tokens": tokens // 4,
             "seconds": seconds,
             "quiet": quiet,
             "overlap": overlap_of(name, seed),

@@ -20,12 +20,13 @@ def arguments(tmp_path, *words: str) -> argparse.Namespace:
 
 
 def summary(name: str, tokens: int, *ends: float) -> dict:
-    """The frontier's figures of an arm: for each seed, from 1 on, its accuracy at the end, at half of the tokens half of it."""
+    """The frontier's figures of an arm: for each seed, from 1 on, its accuracy at the end; half of it at half of the way."""
     results = [
         {
             "seed": seed,
             "curve": [(0, 0.0, 0.125), (tokens // 2, 5.0, end / 2), (tokens, 10.0, end)],
             "generated_tokens": tokens,
+            "kept_tokens": tokens // 4,
             "seconds": 10.0,
             "quiet": seed == 1,
             "overlap": {},
@@ -96,9 +97,11 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
         "at 20k": [0.5625, 0.5, 0.625],
     }
     assert found["arms"]["verify"]["seconds"] == [10.0, 0.0, 1]  # of the run that had the machine to itself
+    assert found["arms"]["verify"]["kept"] == [5000.0, 0.0, 2]
     page = (tmp_path / "report.md").read_text()
     assert "| verify | 8x4-lr0.0005 | 0.875 ± 0.177 (2) |" in page
     assert "Against `raft`, the best arm on full answers" in page
+    assert (tmp_path / "report.png").stat().st_size > 1000 and "](report.png)" in page
 
 
 def test_nothing_is_chosen_before_every_seed_of_every_cell_is_finished(tmp_path, monkeypatch):
