@@ -34,11 +34,27 @@ ARMS = {"full answers (`off`)": "raft", "`rpo`": "rpo_raft", "`verify`": "verify
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/methods.md"])
-def test_the_table_of_what_is_reused_is_that_of_the_report(page):
+def test_the_table_of_arms_that_are_tuned_alike_is_that_of_the_report(page):
+    found = result("2026-11-25-evidence")["levels"]["hard"]["arms"]
+    rows = re.findall(
+        r"^\| ([^|]*) \| (\S+ / \S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+ ± \S+) \|)?",
+        (ROOT / page).read_text(),
+        re.MULTILINE,
+    )
+    assert [row[0] for row in rows] == ["full answers (`off`)", "`rpo`", "`verify`"]
+    for (_, on_the_way, end, tokens, averaged), name in zip(rows, ("raft", "rpo", "verify"), strict=True):
+        arm = found[name]
+        assert on_the_way == " / ".join(f"{arm['at_tokens'][str(budget)][0]:.2f}" for budget in (20_000, 30_000, 50_000))
+        assert end == "{:.2f} ± {:.2f}".format(*arm["policy"]) and int(tokens) == round(arm["tokens"][0] / 1000)
+        assert not averaged or averaged == "{:.2f} ± {:.2f}".format(*arm["averaged"])
+        assert {seeds for *_, seeds in (arm["policy"], arm["averaged"], arm["tokens"])} == {8}
+
+
+def test_the_table_of_what_is_reused_is_that_of_the_report():
     levels = result("2026-11-23-what-is-reused")["levels"]
     rows = re.findall(
         r"^\| (?:(main|hard) level: )?([^|]*) \| (\S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \| (\d+) \|$",
-        (ROOT / page).read_text(),
+        (ROOT / "docs" / "methods.md").read_text(),
         re.MULTILINE,
     )
     assert len(rows) == 6
