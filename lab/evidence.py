@@ -110,18 +110,14 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any]) -> dict[str, An
 
     ``found``: the frontier's figures of the level; ``level``: what tuning says of it.
     """
-    full = [name for name in FULL.values() if name in level["chosen"]]
-    best = max(full, key=lambda name: level["tuning"][level["chosen"][name]], default=None)
+    full = [short for short, name in FULL.items() if name in level["chosen"]]
+    best = max(full, key=lambda short: level["tuning"][level["chosen"][FULL[short]]], default=None)
     own = {short: found[name] for short, name in NAMES.items() if name in found}
-    base = own.get(_short(best)) if best else None
+    base = own.get(best)
     return {
-        "baseline": base and _short(best),
+        "baseline": base and best,
         "arms": {name: _summary(one) | ({"against": _against(one, base)} if base else {}) for name, one in own.items()},
     }
-
-
-def _short(best: str | None) -> str | None:
-    return next((short for short, name in FULL.items() if name == best), None)
 
 
 def _summary(one: Mapping[str, Any]) -> dict[str, Any]:
