@@ -1,7 +1,5 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
-# Where Python is told to keep no bytecode, every process of every run would compile what it imports once more: 10 s a run.
-export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help env demo bench test long image gpu-test gpu-first lighteval lint docs
 

@@ -1,17 +1,17 @@
 """One reward call: its request, its result, and how to load the function.
 
-Worker processes import this module too, so it imports only the standard library at the top.
+Worker processes import this module too, so it imports nothing heavy at the top.
 """
 
-import importlib.util
 import math
 import numbers
 import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from openrlhf_rpo.user_code import execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,9 @@ class RewardFile:
 
     def load(self) -> RewardCall:
         path = os.path.abspath(self.path)
-        spec = importlib.util.spec_from_file_location("reward_func", path)
-        if spec is None or spec.loader is None:
+        if not path.endswith(".py"):
             raise ValueError(f"{path} is not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # where dataclasses and pickle look up the file's classes
-        spec.loader.exec_module(module)
-        reward_func = getattr(module, "reward_func", None)
+        reward_func = getattr(execute("reward_func", path), "reward_func", None)
         if not callable(reward_func):
             raise ValueError(f"{path} defines no function reward_func(queries, prompts, labels)")
         return lambda r: read_answer(reward_func([r.query], [r.prompt], [r.label]))

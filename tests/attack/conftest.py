@@ -2,6 +2,7 @@
 
 import hashlib
 import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,12 @@ def testbed(tmp_path_factory):
         "eval__dataset": held_out,
         "rpo__device": "cpu",
     }
+
+
+@pytest.fixture(autouse=True)
+def bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may keep bytecode, whatever this machine says: nothing is left beside a user's file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
 
 
 @pytest.fixture(autouse=True)

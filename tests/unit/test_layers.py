@@ -18,14 +18,15 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
 
 ORDER = [
-    *("errors", "credentials", "types", "durable", "option", "console", "tables", "rewards", "platform", "upstream"),
+    *("errors", "user_code", "credentials", "types", "durable", "option", "console", "tables", "rewards", "platform"),
+    "upstream",
     *("algo", "config", "cache", "training", "run", "exchange", "data", "rollout", "reports"),
     *("trainer", "launch", "evaluation", "cli"),
 ]
 HEAVY = {"torch", "ray", "vllm", "deepspeed", "transformers"}
 
 MAY_IMPORT = {
-    "algo": {"types", "option", "errors"},
+    "algo": {"types", "option", "errors", "user_code"},
     "config": {"algo", "option", "errors"},
     "cache": {"types", "errors", "credentials", "durable"},
     "exchange": {"types", "errors", "cache", "run", "tables"},

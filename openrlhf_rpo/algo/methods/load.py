@@ -1,14 +1,13 @@
 """Load a user's method, FILE.py:NAME."""
 
 import functools
-import importlib.util
 import inspect
 import os
 import re
-import sys
 from typing import TypeVar
 
 from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.user_code import execute
 
 T = TypeVar("T")
 
@@ -23,12 +22,8 @@ def load(spec: str, base: type[T]) -> type[T]:
     file, _, name = spec.rpartition(":")
     if not os.path.isfile(file):
         raise MethodError(f"--rpo.method {spec}: there is no file {file!r}; a method of your own is FILE.py:NAME")
-    module_spec = importlib.util.spec_from_file_location(re.sub(r"\W", "_", f"rpo_method_{os.path.abspath(file)}"), file)
-    assert module_spec is not None and module_spec.loader is not None  # the name ends in .py
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # where dataclasses resolve annotations
     try:
-        module_spec.loader.exec_module(module)
+        module = execute(re.sub(r"\W", "_", f"rpo_method_{os.path.abspath(file)}"), file)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the user's code may raise anything, also SystemExit
