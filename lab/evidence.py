@@ -19,9 +19,8 @@ Each arm is compared seed by seed with the best arm on full answers, the best by
 
 import argparse
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from lab import frontier
@@ -30,7 +29,7 @@ from lab.bench import about, header, table, write_report
 from lab.plot import save_plot
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation.bootstrap import Interval, interval
-from openrlhf_rpo.reports.comparison import at
+from openrlhf_rpo.reports.comparison import at, cost_of
 
 FULL = {"grpo": "grpo_alone", "raft": "raft"}
 """Arms on full answers: their name here, and the frontier's."""
@@ -57,12 +56,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         args.levels, args.seeds, args.tuning_seeds, args.arms = ["main"], [0], [0], ["raft"]
         args.lr, args.shape, args.steps, args.evaluations, args.samples = [5e-4], ["4x4"], 2, 1, [1, 1]
     own = [NAMES[name] for name in args.arms]
-    tuning = _part(args, "tuning", arms=own, seeds=args.tuning_seeds, samples=[args.samples[0], 0])
+    tuning = _changed(args, out=args.out / "tuning", arms=own, seeds=args.tuning_seeds, samples=[args.samples[0], 0])
     tried = frontier.measure(tuning)["levels"]
     chosen = {level: [choose(level, NAMES[name], tried[level], tuning) for name in args.arms] for level in args.levels}
     figures = about() | {"levels": {level: _tuned(tried[level], chosen[level]) for level in args.levels}}
     if not args.tune:
-        report = _part(args, "report", arms=own, lr=None, shape=None, held_out_after=frontier.N_HELDOUT)
+        places = {"out": args.out / "report", "held_out_after": frontier.N_HELDOUT}
+        report = _changed(args, **places, arms=own, lr=None, shape=None)
         for level, found in frontier.measure(report, chosen)["levels"].items():
             figures["levels"][level] |= compared(found, figures["levels"][level])
         write_report(args.report, figures, page(figures, args.report))
@@ -71,9 +71,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def _part(args: argparse.Namespace, name: str, **changes: object) -> argparse.Namespace:
-    """The arguments of a part, which has its runs in a folder of its own."""
-    return argparse.Namespace(**{**vars(args), "out": args.out / name, **changes})
+def _changed(args: argparse.Namespace, **changes: object) -> argparse.Namespace:
+    """A copy of the arguments with changes."""
+    return argparse.Namespace(**{**vars(args), **changes})
 
 
 # ── Tuning ──
@@ -81,7 +81,7 @@ def _part(args: argparse.Namespace, name: str, **changes: object) -> argparse.Na
 
 def choose(level: str, name: str, tried: Mapping[str, Any], tuning: argparse.Namespace) -> Arm:
     """The cell of an arm with the highest score. Raises UsageError if one of them lacks a seed (``--finished``)."""
-    cells = frontier.varied(argparse.Namespace(**{**vars(tuning), "arms": [name]}), level)
+    cells = frontier.varied(_changed(tuning, arms=[name]), level)
     for cell in cells:
         if set(tried.get(cell.label, {}).get("seeds", [])) != set(tuning.seeds):
             raise UsageError(f"{cell.label} on level {level} is not tuned: the same command without --finished does it")
@@ -123,7 +123,7 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any]) -> dict[str, An
 def _summary(one: Mapping[str, Any]) -> dict[str, Any]:
     runs = one["by_seed"]
     curves = [run["curve"] for run in runs.values()]
-    reached = {str(a): [tokens for curve in curves if (tokens := tokens_to(curve, a)) is not None] for a in ACCURACIES}
+    reached = {str(a): [tokens for curve in curves if (tokens := cost_of(curve, a)) is not None] for a in ACCURACIES}
     quiet = [run["seconds"] for run in runs.values() if run["quiet"]]
     return {
         "averaged": _spread([run["accuracy"] for run in runs.values()]),
@@ -139,20 +139,7 @@ def _summary(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def _spread(values: Sequence[float]) -> list[float]:
     """Mean, standard deviation (0 for one value), number."""
-    return [round(fmean(values), 4), round(stdev(values), 4) if len(values) > 1 else 0.0, len(values)]
-
-
-def tokens_to(curve: Curve, accuracy: float) -> float | None:
-    """Generated tokens until an accuracy is first reached, between two evaluations by linear interpolation.
-
-    None if it never is. Example: [(0, 0.1), (100, 0.5)] and 0.3 give 50.
-    """
-    if curve[0][1] >= accuracy:
-        return curve[0][0]
-    for (t0, a0), (t1, a1) in pairwise(curve):
-        if a1 >= accuracy:
-            return t0 + (t1 - t0) * (accuracy - a0) / (a1 - a0)
-    return None
+    return [round(fmean(values), 4), round(frontier.spread(values), 4), len(values)]
 
 
 def _against(one: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:

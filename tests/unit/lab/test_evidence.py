@@ -97,6 +97,9 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
         "at 20k": [0.5625, 0.5, 0.625],
     }
     assert found["arms"]["verify"]["seconds"] == [10.0, 0.0, 1]  # of the run that had the machine to itself
+    # From 0.125 at 0 to 0.375 and 0.5 at 10k, then to 0.75 and 1 at 20k: 0.5 is reached at 13,333 and at 10,000.
+    assert found["arms"]["verify"]["tokens_to"]["0.5"] == [11667, 2]
+    assert found["arms"]["verify"]["tokens_to"]["0.9"] == [18000, 1]
     assert found["arms"]["verify"]["kept"] == [5000.0, 0.0, 2]
     page = (tmp_path / "report.md").read_text()
     assert "| verify | 8x4-lr0.0005 | 0.875 ± 0.177 (2) |" in page
@@ -114,11 +117,3 @@ def test_tuning_alone_reports_nothing(tmp_path, monkeypatch):
     calls = measured(monkeypatch, TRIED)
     found = evidence.run(arguments(tmp_path, *WORDS, "--tune"))["levels"]["hard"]
     assert len(calls) == 1 and "arms" not in found and not (tmp_path / "report.md").exists()
-
-
-def test_tokens_to_an_accuracy_lie_between_two_evaluations():
-    curve = [(0, 0.1), (100, 0.5), (200, 0.4), (300, 0.8)]
-    assert evidence.tokens_to(curve, 0.3) == pytest.approx(50)
-    assert evidence.tokens_to(curve, 0.1) == 0
-    assert evidence.tokens_to(curve, 0.6) == pytest.approx(250)
-    assert evidence.tokens_to(curve, 0.9) is None
