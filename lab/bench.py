@@ -20,6 +20,7 @@ from openrlhf_rpo.evaluation.result import hardware, versions
 BENCHMARKS = {  # name -> module below lab, what it measures
     "frontier": ("frontier", "accuracy against generated tokens and seconds, method by method"),
     "evidence": ("evidence", "full answers and reused ones, every arm tuned alike: accuracy, tokens, intervals"),
+    "real": ("real.bench", "the same with SmolLM2-135M on tasks of reasoning-gym"),
     "ceiling": ("ceiling", "the mistakes that a trained policy still makes"),
     "kill-resume": ("kill_resume", "runs killed at random moments, resumed, and compared bit by bit"),
     "soak": ("soak", "a long run under random faults, compared with an undisturbed one"),

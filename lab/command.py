@@ -12,12 +12,13 @@ TASK = {
     "vllm.num_engines": 1,
 }
 """Options of training and evaluation on the testbed."""
-TRAINING = {
-    **TASK,
+GRPO = {
     "algo.advantage.estimator": "group_norm",
     "algo.kl.init_coef": 0,
     "actor.num_gpus_per_node": 1,
 }
+"""Options of training on any task."""
+TRAINING = {**TASK, **GRPO}
 """Options of training on the testbed."""
 
 

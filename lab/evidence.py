@@ -19,11 +19,12 @@ Each arm is compared seed by seed with the best arm on full answers, the best by
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from lab import frontier
+from lab import frontier, tasks
 from lab.arms import Arm
 from lab.bench import about, header, table, write_report
 from lab.plot import save_plot
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lr", nargs="+", type=float, help="learning rates to choose from (default: %(default)s)")
     parser.add_argument("--tuning-seeds", nargs="+", type=int, default=[100, 101], help="(default: %(default)s)")
     parser.add_argument("--tune", action="store_true", help="only choose, report nothing")
+    parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
+    parser.add_argument("--reuse-steps", type=int, metavar="N", help="report runs of this length of arms that reuse answers")
     frontier.add_run_arguments(parser, "runs/evidence")
     parser.set_defaults(seeds=list(range(900, 908)), questions=128, evaluations=4, samples=[1, 8], steps=16)
     parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4"])
@@ -55,15 +58,23 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.quick:
         args.levels, args.seeds, args.tuning_seeds, args.arms = ["main"], [0], [0], ["raft"]
         args.lr, args.shape, args.steps, args.evaluations, args.samples = [5e-4], ["4x4"], 2, 1, [1, 1]
+    return measure(args)
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """The figures: of the tuning and, unless ``args.tune``, of the report."""
     own = [NAMES[name] for name in args.arms]
     tuning = _changed(args, out=args.out / "tuning", arms=own, seeds=args.tuning_seeds, samples=[args.samples[0], 0])
+    tuning.levels = [args.tune_on] if args.tune_on else args.levels
     tried = frontier.measure(tuning)["levels"]
-    chosen = {level: [choose(level, NAMES[name], tried[level], tuning) for name in args.arms] for level in args.levels}
-    figures = about() | {"levels": {level: _tuned(tried[level], chosen[level]) for level in args.levels}}
+    where = {level: args.tune_on or level for level in args.levels}
+    chosen = {level: [choose(at, NAMES[name], tried[at], tuning) for name in args.arms] for level, at in where.items()}
+    figures = about() | {"levels": {level: _tuned(tried[at], chosen[level]) for level, at in where.items()}}
     if not args.tune:
         places = {"out": args.out / "report", "held_out_after": frontier.N_HELDOUT}
         report = _changed(args, **places, arms=own, lr=None, shape=None)
-        for level, found in frontier.measure(report, chosen)["levels"].items():
+        lasting = {level: [lengthened(arm, args.reuse_steps) for arm in some] for level, some in chosen.items()}
+        for level, found in frontier.measure(report, lasting)["levels"].items():
             figures["levels"][level] |= compared(found, figures["levels"][level])
         write_report(args.report, figures, page(figures, args.report))
         if args.report:
@@ -88,6 +99,11 @@ def choose(level: str, name: str, tried: Mapping[str, Any], tuning: argparse.Nam
     return max(cells, key=lambda cell: score(tried[cell.label]))
 
 
+def lengthened(arm: Arm, steps: int | None) -> Arm:
+    """The arm with as many steps if it reuses answers: it generates fewer tokens a step."""
+    return replace(arm, steps=steps) if steps and arm.name in REUSE.values() else arm
+
+
 def score(tried: Mapping[str, Any]) -> float:
     """Mean accuracy over the seeds, in the evaluations of the second half of each run."""
     return fmean(fmean(a for _, a in second_half(one["curve"])) for one in tried["by_seed"].values())
@@ -99,7 +115,7 @@ def second_half(curve: Curve) -> Curve:
 
 def _tuned(tried: Mapping[str, Any], chosen: Sequence[Arm]) -> dict[str, Any]:
     cells = {label: round(score(one), 4) for label, one in tried.items() if label != "base"}
-    return {"base": tried["base"], "tuning": cells, "chosen": {arm.name: arm.label for arm in chosen}}
+    return {"tuning": cells, "chosen": {arm.name: arm.label for arm in chosen}}
 
 
 # ── Report ──
@@ -115,6 +131,7 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any]) -> dict[str, An
     own = {short: found[name] for short, name in NAMES.items() if name in found}
     base = own.get(best)
     return {
+        "base": found["base"],
         "baseline": base and best,
         "arms": {name: _summary(one) | ({"against": _against(one, base)} if base else {}) for name, one in own.items()},
     }

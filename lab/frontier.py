@@ -1,10 +1,10 @@
 """Held-out accuracy of each method against generated tokens and against seconds.
 
-Every run uses the real command (Ray, DeepSpeed, vLLM) on the testbed's base models. Accuracy is from the bare question at
-temperature 1: during training (--eval.steps), and of the trained model with 8 samples per question (`openrlhf-rpo eval`),
-which also gives pass@8 (--samples). Generated tokens are all those sampled for training, including the initial cache but not
-evaluations. Seconds are those of training steps (rollout, rewards, forward passes, optimizer, weight sync, cache), without
-start-up and evaluations.
+Every run uses the real command (Ray, DeepSpeed, vLLM) on the testbed's base models, or on SmolLM2 (``lab/tasks.py``).
+Accuracy is from the bare question at temperature 1: during training (--eval.steps), and of the trained model with 8 samples
+per question (`openrlhf-rpo eval`), which also gives pass@8 (--samples). Generated tokens are all those sampled for training,
+including the initial cache but not evaluations. Seconds are those of training steps (rollout, rewards, forward passes,
+optimizer, weight sync, cache), without start-up and evaluations.
 
     make bench NAME=frontier QUICK=1                                 one arm, one level, a few steps
     python -m lab.bench frontier --seeds 0 1 2 --report FILE         finished runs are not run again
@@ -16,7 +16,6 @@ The figures: level -> arm -> accuracy, accuracy_sd, pass_at_8, tokens_per_sample
 import argparse
 import itertools
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,12 +26,11 @@ from typing import Any
 
 from lab.arms import Arm, arms
 from lab.bench import about, header, table, write_report
-from lab.command import TASK, TRAINING, option_words
+from lab.command import GRPO, option_words
 from lab.figures import RunFigures, read_run
 from lab.plot import save_plot
 from lab.runs import Run, Variant, finished, record_of, words_of
-from lab.testbed import model_dir, write_dataset
-from lab.testbed.task import CAREFUL, demonstrate
+from lab.tasks import NAMES, Task, task
 from lab.training import Job, in_turn
 from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.reports.comparison import at
@@ -45,7 +43,7 @@ COLUMNS = (
 )
 BUDGETS = (20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000)
 BASE = {
-    **TRAINING,
+    **GRPO,
     "eval.temperature": 1.0,
     "actor.lr_scheduler": "constant",
     "rollout.micro_batch_size": 16,
@@ -76,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     """Which runs, and where they are kept; the caller sets the defaults of ``seeds``, ``questions`` and ``evaluations``."""
-    parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=["main", "hard"])
+    parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=NAMES)
     parser.add_argument("--seeds", nargs="+", type=int, help="(default: %(default)s)")
     parser.add_argument("--shape", nargs="+", metavar="QxS", help="questions x samples per step to try, same total")
     parser.add_argument("--steps", type=int, help="length of every run (default: each arm's own)")
@@ -95,7 +93,15 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--also", nargs="+", default=[], metavar="NAME=VALUE", help=f"{words}, such as rpo.drafts=auto")
     parser.add_argument("--out", type=Path, default=Path(out), help="runs are kept here and reused (default: %(default)s)")
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
-    parser.set_defaults(held_out_after=0)
+    parser.set_defaults(held_out=N_HELDOUT, held_out_after=0)
+
+
+def asked(**changes: object) -> argparse.Namespace:
+    """The arguments of ``add_run_arguments``, with changes."""
+    parser = argparse.ArgumentParser()
+    add_run_arguments(parser, "")
+    parser.set_defaults(**changes)
+    return parser.parse_args([])
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -124,7 +130,7 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
     results = [(one, figures_of(one, args.samples[1])) for one in cells]
     levels: dict[str, Any] = {}
     for level, some in chosen.items():
-        levels[level] = {"base": base_accuracy(level)}
+        levels[level] = {"base": base_accuracy(level, [figures for one, figures in results if one.level == level])}
         for arm in some:
             if found := [figures for one, figures in results if (one.level, one.arm) == (level, arm)]:
                 levels[level][arm.label if args.lr or args.shape else arm.name] = summarize(found, arm, level)
@@ -162,14 +168,13 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     """Write the data of an arm's run, and build its command."""
     out = args.out.resolve() / level
     episodes = -(-arm.steps * arm.questions // args.questions)
-    # As many questions as the steps need.
-    data = out / "data" / str(arm.steps * arm.questions // episodes)
-    train, held_out = write_dataset(level, data, args.questions, N_HELDOUT, seed=0, n_before=args.held_out_after)
-    train.write_text("".join(train.read_text().splitlines(keepends=True)[: int(data.name)]))
-    write_solutions(train)
+    needed, on = arm.steps * arm.questions // episodes, task(level)
+    data = out / "data" / str(needed)
+    train, held_out = on.write(data, needed, args.held_out, args.held_out_after)
     options = {
+        **on.options,
         **BASE,
-        "actor.model_name_or_path": model_dir(level),
+        "actor.model_name_or_path": on.model,
         "data.prompt_dataset": train,
         "eval.dataset": held_out,
         "eval.n_samples_per_prompt": args.samples[0],
@@ -185,14 +190,6 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     variant = Variant(arm.label, options)
     training = Run(variant, seed, out / f"{arm.label}-{arm.steps}" / f"seed{seed}")
     return Cell(level, arm, Job(training, words_of([], training), contents_of(str(train), str(held_out))))
-
-
-def write_solutions(train: Path) -> None:
-    """Write ``solutions.jsonl`` beside the questions: careful demonstrations without mistakes."""
-    records = [json.loads(line) for line in train.read_text().splitlines()]
-    for record in records:
-        record["solution"] = demonstrate(record["question"], CAREFUL, random.Random(record["question"]))
-    train.with_name("solutions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def figures_of(one: Cell, samples: int) -> dict[str, Any]:
@@ -218,7 +215,7 @@ def figures_of(one: Cell, samples: int) -> dict[str, Any]:
         "truncated": figures.truncated,
         "no_variance": fmean(without) if without else None,
         "phases": {phase: total / len(figures.steps) for phase, total in figures.seconds().items()},
-        "end": end_figures(folder, one.job.data, samples) if samples else last,
+        "end": end_figures(folder, one.job.data, samples, task(one.level)) if samples else last,
     }
 
 
@@ -231,12 +228,12 @@ def _cumulated(figures: RunFigures) -> tuple[dict[int, int], dict[int, float]]:
     return tokens, clock
 
 
-def end_figures(folder: Path, data: Mapping[str, str], samples: int) -> dict[str, Any]:
+def end_figures(folder: Path, data: Mapping[str, str], samples: int, on: Task) -> dict[str, Any]:
     """Evaluate the trained model on the held-out questions, so many samples each, once. Raises Failed."""
     place = folder / f"end-{samples}"
     held_out = next(name for name in data if name.endswith("heldout.jsonl"))
     asked = ["--data", held_out, "--samples", samples, "--temperature", 1, "--out", place]
-    command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "eval", folder / "model", *asked, *option_words(TASK)]
+    command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "eval", folder / "model", *asked, *option_words(on.options)]
     if not list(place.glob("*.json")):
         with place.with_suffix(".txt").open("w") as log:
             status = subprocess.run([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT).returncode
@@ -250,7 +247,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
     """Means and standard deviations over seeds: final figures, and accuracy at each budget of generated tokens."""
     finals = [r["end"]["accuracy"] for r in results]
     pass_at_8 = [r["end"]["pass_at_k"]["8"] for r in results if "8" in r["end"]["pass_at_k"]]
-    base, at_budget = base_accuracy(level), {}
+    base, at_budget = base_accuracy(level, results), {}
     for budget in BUDGETS:
         values = [v for v in (at_tokens(r["curve"], base, budget) for r in results) if v is not None]
         if values:
@@ -288,9 +285,11 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
     }
 
 
-def base_accuracy(level: str) -> float:
-    """Accuracy of the base model."""
-    return json.loads((model_dir(level) / "figures.json").read_text())["pass@1"]
+def base_accuracy(level: str, results: Sequence[Mapping[str, Any]]) -> float | None:
+    """Accuracy of the model that starts: of many samples, or on a family that of the first run's evaluation before it trains
+    (None without a run)."""
+    known = task(level).accuracy
+    return known if known is not None or not results else results[0]["curve"][0][2]
 
 
 def at_tokens(curve: Sequence[Sequence[float]], base: float, budget: float) -> float | None:

