@@ -42,8 +42,9 @@ HEAD = ("seconds of steps, ratio", "tokens, ratio", "length at the end, ratio", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baselines", nargs="+", default=["grpo", "raft"], choices=["grpo", "raft"])
     parser.add_argument("--uses", nargs="+", default=list(USES)[1:], choices=list(USES)[1:])
+    parser.add_argument("--lr", nargs=1, type=float, help="learning rate of every arm (default: each arm's own)")
     frontier.add_run_arguments(parser, "runs/uses")
-    parser.set_defaults(seeds=[0, 1, 2, 3, 4], questions=64, evaluations=4, lr=None)
+    parser.set_defaults(seeds=[0, 1, 2, 3, 4], questions=64, evaluations=4)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
