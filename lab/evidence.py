@@ -1,13 +1,15 @@
 """Full answers against reused ones, every arm tuned alike: the accuracy that generated tokens buy.
 
-Three sets of questions of the testbed: those to train on, 128 held-out ones for every choice (validation), and 128 others
-that only the report sees (test). Every run is one of the frontier's (``lab/frontier.py``): the real command, arms
-alternating seed by seed, the same number of steps and samples a step.
+Three sets of questions, of a level of the testbed or of a family (``lab/real``): those to train on, 128 held-out ones for
+every choice (validation), and 128 others that only the report sees (test). Every run is one of the frontier's
+(``lab/frontier.py``): the real command, arms alternating seed by seed, the same number of steps and samples a step.
 
 1. Tuning: every arm is trained with the same learning rates, batch shapes and seeds. The cell with the highest validation
-   accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run, of the policy.
+   accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run, of the policy. With
+   ``--tune-on``, what one level chose holds for all.
 2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
-   the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight).
+   the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight). Arms that reuse
+   answers generate less a step: ``--reuse-steps`` gives them more steps.
 
 Each arm is compared seed by seed with the best arm on full answers, the best by validation accuracy: mean differences with
 95 % intervals by bootstrap over the seeds.

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lab.command import TASK
@@ -32,29 +33,23 @@ NAMES = [*LEVELS, *FAMILIES]
 class Task:
     """Questions to train and to evaluate on, the model that starts, and the options that go with them."""
 
-    name: str
     model: Path
     accuracy: float | None
     """Of the model at temperature 1, where it was measured with many samples."""
     options: Mapping[str, object]
     """Of training and of evaluation."""
-    draw: Callable[[Path, int, int, int], tuple[Path, Path]]
-
-    def write(self, folder: Path, n_train: int, n_heldout: int, n_before: int = 0) -> tuple[Path, Path]:
-        """Write ``train.jsonl``, the same with solutions as ``solutions.jsonl``, and ``heldout.jsonl``.
-
-        ``n_before``: leave out so many held-out questions, and take those after them. Returns the paths of the first and the
-        last; the same arguments give the same files.
-        """
-        return self.draw(folder, n_train, n_heldout, n_before)
+    write: Callable[[Path, int, int, int], tuple[Path, Path]]
+    """(folder, n_train, n_heldout, n_before) -> paths of ``train.jsonl`` and ``heldout.jsonl``; the same arguments give the
+    same files. ``solutions.jsonl`` beside them is the first with solutions; the first n_before held-out questions are left
+    out."""
 
 
 def task(name: str) -> Task:
     """A level of the testbed, or a family."""
     if name in LEVELS:
         accuracy = json.loads((model_dir(name) / "figures.json").read_text())["pass@1"]
-        return Task(name, model_dir(name), accuracy, TASK, lambda *asked: _of_testbed(name, *asked))
-    return Task(name, BASE, None, CHAT, lambda *asked: _of_family(name, *asked))
+        return Task(model_dir(name), accuracy, TASK, partial(_of_testbed, name))
+    return Task(BASE, None, CHAT, partial(_of_family, name))
 
 
 def _of_testbed(level: str, folder: Path, n_train: int, n_heldout: int, n_before: int) -> tuple[Path, Path]:

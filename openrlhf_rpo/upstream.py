@@ -2,7 +2,8 @@
 
 Names are resolved when first used (``from openrlhf_rpo.upstream import Experience`` imports openrlhf then), so the command
 line can be parsed and refused without loading torch. OpenRLHF 0.11.2 builds its parser and checks its options below ``if
-__name__ == "__main__"`` in ``openrlhf/cli/train_ppo_ray.py``; that code is taken from the syntax tree of the installed file.
+__name__ == "__main__"`` in ``openrlhf/cli/train_ppo_ray.py``; that code is taken from the syntax tree of the installed file,
+as is that of ``train_sft.py``.
 """
 
 import argparse
@@ -158,9 +159,7 @@ def train(args: SimpleNamespace) -> None:
 def fine_tune(args: SimpleNamespace) -> None:
     """Run OpenRLHF's supervised fine-tuning (``cli/train_sft.py``) in this process, a rank of its training."""
     platform.prepare()
-    from openrlhf.cli.train_sft import train as sft
-
-    sft(args)
+    importlib.import_module("openrlhf.cli.train_sft").train(args)
 
 
 def create_engines(args: SimpleNamespace, engine: Any, logprobs_mode: str) -> list[Any]:

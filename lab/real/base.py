@@ -5,7 +5,6 @@ program wrote; on two cores it takes a quarter of an hour. The model is kept.
 """
 
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -54,8 +53,7 @@ def make(solutions: int = SOLUTIONS) -> None:
 
 
 def _run(module: str, words: Sequence[str]) -> None:
-    """Run a module with every core; its output is an aside, on standard error. Raises Failed."""
-    env = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))), **os.environ}
-    status = subprocess.run([sys.executable, "-m", module, *words], stdout=2, env=env).returncode
+    """Run a module; its output is an aside, on standard error. Raises Failed."""
+    status = subprocess.run([sys.executable, "-m", module, *words], stdout=2).returncode
     if status:
         raise Failed(f"{module} ended with status {status}: what it said stands above")

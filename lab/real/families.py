@@ -1,6 +1,6 @@
 r"""Four families of reasoning-gym: their questions, and worked solutions for the warm-up.
 
-Every family has one endless stream of distinct questions, the same for everybody, and each use its own stretch of it
+Every family has one endless stream of distinct questions, the same for everybody, and each use has its own stretch of it
 (``STRETCH``). A solution reasons line by line and ends in \boxed{}; questions, answers and scorers are reasoning-gym's.
 """
 
@@ -91,8 +91,6 @@ FAMILIES = {
 }
 STRETCH = {"heldout": 0, "train": 1_000, "warm-up": 10_000}
 """Where each use of a family's stream of questions begins."""
-HELD_OUT = "gcd"
-"""The family that no choice looks at."""
 
 
 def record(family: Family, entry: Entry) -> dict[str, str]:

@@ -17,8 +17,8 @@ def main(words: list[str]) -> None:
     os.environ["MASTER_PORT"] = str(free_port())
     parser = upstream.build_parser("train_sft")
     next(action for action in parser._actions if action.dest == "ds.param_dtype").choices.append(FLOAT32)
-    parser.set_defaults(**{"ds.attn_implementation": "flash_attention_2" if platform.has_flash_attn() else "sdpa"})
-    parser.set_defaults(**{"ds.param_dtype": FLOAT32 if on_cpu else "bf16"})
+    attention = "flash_attention_2" if platform.has_flash_attn() else "sdpa"
+    parser.set_defaults(**{"ds.attn_implementation": attention, "ds.param_dtype": FLOAT32 if on_cpu else "bf16"})
     upstream.fine_tune(upstream.nest(parser.parse_args(words)))
 
 

@@ -58,8 +58,8 @@ def test_the_letters_of_each_word_are_counted():
 @FAMILY
 def test_questions_to_train_on_to_choose_by_and_to_report_are_different_ones(family, tmp_path):
     on = task(family.name)
-    train, validation = on.write(tmp_path / "tuning", 48, 32)
-    again, test = on.write(tmp_path / "report", 48, 32, n_before=32)
+    train, validation = on.write(tmp_path / "tuning", 48, 32, 0)
+    again, test = on.write(tmp_path / "report", 48, 32, 32)
     parts = [[json.loads(line)["question"] for line in file.read_text().splitlines()] for file in (train, validation, test)]
     parts.append([line["question"] for line in records(family, STRETCH["warm-up"], 192)])
     assert len(set().union(*parts)) == sum(map(len, parts)) == 48 + 32 + 32 + 192
