@@ -24,8 +24,9 @@ test: env ## all tests that need no GPU, but for the long ones
 	.venv/bin/python -m pytest tests -m "not gpu and not long and not image" $(IN_PARALLEL)
 	@echo "make test: all tests passed"
 
-long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies
-	.venv/bin/python -m pytest tests -m long $(IN_PARALLEL) -v
+LONG = long
+long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies; LONG="long and not release": those of CI
+	.venv/bin/python -m pytest tests -m "$(LONG)" $(IN_PARALLEL) -v
 	@echo "make long: all tests passed"
 
 image: env ## the Dockerfile's layers without Docker, in a bare Debian; as root, with debootstrap

@@ -8,6 +8,7 @@ as is that of ``train_sft.py``.
 
 import argparse
 import ast
+import functools
 import importlib
 import importlib.util
 import runpy
@@ -117,6 +118,7 @@ def finish_args(flat: argparse.Namespace) -> SimpleNamespace:
         raise UsageError(f"OpenRLHF cannot use these options together ({error})") from error
 
 
+@functools.cache
 def _main_block(entry: str = "train_ppo_ray") -> tuple[list[ast.stmt], list[ast.stmt]]:
     """The statements of an entry point's ``__main__`` block that build the parser, and those that check the options.
 

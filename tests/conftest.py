@@ -6,6 +6,9 @@ import psutil
 import pytest
 from hypothesis import settings
 
+# A test process has about a core to itself: a team of threads in each would only wait for the others'.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The machine may be busy; a slow example is no failure.
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")

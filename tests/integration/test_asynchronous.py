@@ -34,6 +34,7 @@ def test_a_checkpoint_holds_the_batch_that_was_ahead_and_a_resumed_run_repeats_e
     assert ages == [0, 1, 1, 1] and all(0 <= share <= 1.01 for share in busy)
 
 
+@pytest.mark.release
 def test_partial_samples_go_on_with_new_weights_and_nothing_is_lost_when_an_engine_dies(
     tmp_path, same_options, monkeypatch
 ) -> None:

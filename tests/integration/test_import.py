@@ -47,6 +47,7 @@ def test_the_hard_model_starts_from_the_main_models_paths(hard, finished_run) ->
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_the_hard_models_paths_are_an_experts_who_waits_for_a_group_that_fails(tmp_path, hard) -> None:
     """At a learning rate that breaks the policy groups fail soon."""
     run = importing(

@@ -8,7 +8,7 @@ from lab import tasks
 from lab.bench import main
 from openrlhf_rpo.cache.store import PathCache
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.release]
 END = 2  # <|im_end|>
 
 

@@ -40,6 +40,7 @@ def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_groups_that_wait_and_what_was_learned_of_the_questions_are_those_of_the_checkpoint(tmp_path, same_options) -> None:
     """A run with --rpo.select signal and --rpo.tail, and the same again from its checkpoint of step 2, with the cache of
     step 4 beside it, as if it had been killed before the second checkpoint."""
@@ -114,6 +115,7 @@ def test_a_database_that_another_process_holds_is_refused_and_the_process_named(
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_more_episodes_go_on_where_a_run_had_ended(tmp_path, finished_run, same_options) -> None:
     finished_run.copy_checkpoints(tmp_path)
     longer = run_training(tmp_path, 3, **{**same_options, "train__num_episodes": 3}, ckpt__load_enable=True)
@@ -125,6 +127,7 @@ def test_more_episodes_go_on_where_a_run_had_ended(tmp_path, finished_run, same_
 
 
 @pytest.mark.long
+@pytest.mark.release
 def test_a_run_of_the_former_options_goes_on_as_the_method_that_it_was(tmp_path, monkeypatch, capsys) -> None:
     """Two steps that the code before `--rpo.method` wrote (its default was verified reuse), and two more of today's."""
     with tarfile.open(Path(__file__).parent / "data" / "former_run.tar.xz") as archive:

@@ -76,6 +76,7 @@ def test_a_run_outlives_its_engines_node_and_goes_on_elsewhere(finished_run, sam
     assert resumed.differences(finished_run) == []
 
 
+@pytest.mark.release
 def test_a_policy_that_does_not_see_the_checkpoints_ends_the_run_before_the_cache_is_rolled_back(
     finished_run, same_options, tmp_path, monkeypatch
 ) -> None:

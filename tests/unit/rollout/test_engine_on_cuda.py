@@ -71,20 +71,23 @@ def started_with(drafts, tensor_parallel_size, sleep, limits, weights):
     return started[-1].create_engine_config()
 
 
-config = started_with(**changes)
-speculation = config.speculative_config
-print(json.dumps({
-    "device": config.device_config.device_type,
-    "dtype": str(config.model_config.dtype),
-    "sequences": config.scheduler_config.max_num_seqs,
-    "tokens": config.scheduler_config.max_num_batched_tokens,
-    "executor": config.parallel_config.distributed_executor_backend,
-    "worker": config.parallel_config.worker_cls,
-    "prefixes": config.cache_config.enable_prefix_caching,
-    "sleeps": config.model_config.enable_sleep_mode,
-    "second_runner": config.use_v2_model_runner,
-    "speculation": speculation and [speculation.method, speculation.num_speculative_tokens],
-}))
+found = []
+for case in changes:
+    config = started_with(**case)
+    speculation = config.speculative_config
+    found.append({
+        "device": config.device_config.device_type,
+        "dtype": str(config.model_config.dtype),
+        "sequences": config.scheduler_config.max_num_seqs,
+        "tokens": config.scheduler_config.max_num_batched_tokens,
+        "executor": config.parallel_config.distributed_executor_backend,
+        "worker": config.parallel_config.worker_cls,
+        "prefixes": config.cache_config.enable_prefix_caching,
+        "sleeps": config.model_config.enable_sleep_mode,
+        "second_runner": config.use_v2_model_runner,
+        "speculation": speculation and [speculation.method, speculation.num_speculative_tokens],
+    })
+print(json.dumps(found))
 """
 H100 = {
     "device": "cuda",
@@ -100,33 +103,35 @@ H100 = {
 }
 
 
+CASES = {
+    "as it is": ({}, {}),
+    "two GPUs": ({"tensor_parallel_size": 2, "sleep": False}, {"executor": "ray", "sleeps": False}),
+    "fp16": ({"weights": "fp16"}, {"dtype": "torch.float16"}),
+    "sequences": ({"limits": "256"}, {"sequences": 256}),
+    "sequences and tokens": ({"limits": "256,4096"}, {"sequences": 256, "tokens": 4096}),
+    "drafts": ({"drafts": "auto"}, {"second_runner": False, "speculation": ["custom_class", 4]}),
+}
+
+
 @pytest.fixture(scope="module")
-def inspected(tmp_path_factory):
-    """vLLM's cache with what it must know of the model's class, which cannot be imported on the pretended platform."""
-    cache = str(tmp_path_factory.mktemp("vllm"))
+def started(tmp_path_factory) -> dict[str, dict[str, object]]:
+    """Name of a case -> what vLLM said of its configuration; one process for all, which imports vLLM once.
+
+    Another one first gives vLLM's cache what it must know of the model's class, which cannot be imported on the pretended
+    platform.
+    """
+    environment = os.environ | {"VLLM_CACHE_ROOT": str(tmp_path_factory.mktemp("vllm"))}
     program = "from vllm import ModelRegistry as r; assert r._try_inspect_model_cls('Qwen2ForCausalLM')"
-    subprocess.run([sys.executable, "-c", program], env=os.environ | {"VLLM_CACHE_ROOT": cache}, check=True, timeout=300)
-    return {"VLLM_CACHE_ROOT": cache}
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, {}),
-        ({"tensor_parallel_size": 2, "sleep": False}, {"executor": "ray", "sleeps": False}),
-        ({"weights": "fp16"}, {"dtype": "torch.float16"}),
-        ({"limits": "256"}, {"sequences": 256}),
-        ({"limits": "256,4096"}, {"sequences": 256, "tokens": 4096}),
-        ({"drafts": "auto"}, {"second_runner": False, "speculation": ["custom_class", 4]}),
-    ],
-    ids=["as it is", "two GPUs", "fp16", "sequences", "sequences and tokens", "drafts"],
-)
-def test_on_h100s_vllm_is_started_with(changes, expected, inspected):
-    asked = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True, "limits": None, "weights": "bf16"} | changes
-    words = [sys.executable, "-c", PROGRAM, json.dumps([str(model_dir("main")), asked])]
-    environment = (
-        os.environ | {"OPENRLHF_RPO_DEVICE": "cuda", "RAY_ADDRESS": "none", "CUDA_VISIBLE_DEVICES": "0,1"} | inspected
-    )
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=300)
+    usual = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True, "limits": None, "weights": "bf16"}
+    asked = [str(model_dir("main")), [usual | changes for changes, _ in CASES.values()]]
+    environment |= {"OPENRLHF_RPO_DEVICE": "cuda", "RAY_ADDRESS": "none", "CUDA_VISIBLE_DEVICES": "0,1"}
+    words = [sys.executable, "-c", PROGRAM, json.dumps(asked)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == H100 | expected
+    return dict(zip(CASES, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_h100s_vllm_is_started_with(started, name):
+    assert started[name] == H100 | CASES[name][1]
