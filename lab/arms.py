@@ -50,8 +50,11 @@ EQUAL = Arm("", 16, 5e-4, options={**RAFT, **BRIEFLY})
 DRAFTS, SIGNAL, TAIL = {"rpo.drafts": "auto"}, {"rpo.select": "signal"}, {"rpo.tail": 0.75}
 # Uses of the cache that need no stored prefix: each alone, and together.
 USES: dict[str, dict[str, object]] = {
-    **{"alone": {}, "drafts": DRAFTS, "signal": SIGNAL, "tail": TAIL},
-    **{"drafts_tail": DRAFTS | TAIL, "all": DRAFTS | SIGNAL | TAIL},
+    "alone": {},
+    "drafts": DRAFTS,
+    "signal": SIGNAL,
+    "tail": TAIL,
+    "all": DRAFTS | SIGNAL | TAIL,
 }
 # GRPO on our runner, so that a use is all that differs.
 FULL = Arm("", 32, 3e-4, options={"rpo.method": "off", "rpo.preset": "grpo", **BRIEFLY})

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train and evaluate unfinished runs, and compare each with its baseline."""
     if args.quick:
-        args.levels, args.seeds, args.baselines, args.uses = ["main"], [0], ["grpo"], ["drafts_tail"]
+        args.levels, args.seeds, args.baselines, args.uses = ["main"], [0], ["grpo"], ["all"]
         args.shape, args.steps, args.evaluations = ["4x4"], 4, 1
     args.arms = [f"{baseline}_{use}" for baseline in args.baselines for use in ("alone", *args.uses)]
     figures = measure(args, lambda name: f"{name.partition('_')[0]}_alone", AGAINST)

@@ -79,16 +79,16 @@ def test_seconds_of_runs_that_shared_the_machine_are_not_compared(tmp_path, monk
 
 def test_uses_are_compared_with_full_answers_alone(tmp_path, monkeypatch):
     alone, tail = summary((100.0, 1000, 0.5)), summary((50.0, 500, 0.25))
-    made = ABOUT | {"levels": {"hard": {"base": 0.1, "grpo_alone": alone, "grpo_drafts_tail": tail}}}
+    made = ABOUT | {"levels": {"hard": {"base": 0.1, "grpo_alone": alone, "grpo_tail": tail}}}
     monkeypatch.setattr(frontier, "measure", lambda args: made)
-    found = uses.run(arguments(uses, tmp_path, "--baselines", "grpo", "--uses", "drafts_tail"))["levels"]["hard"]
-    assert {name: middle for name, (middle, _, _) in found["grpo_drafts_tail"]["against"].items()} == {
+    found = uses.run(arguments(uses, tmp_path, "--baselines", "grpo", "--uses", "tail"))["levels"]["hard"]
+    assert {name: middle for name, (middle, _, _) in found["grpo_tail"]["against"].items()} == {
         "seconds": 0.5,
         "tokens": 0.5,
         "length": 1.0,
         "accuracy": -0.25,
     }
-    assert "| grpo_drafts_tail | 0.50 (0.50 to 0.50) |" in (tmp_path / "report.md").read_text()
+    assert "| grpo_tail | 0.50 (0.50 to 0.50) |" in (tmp_path / "report.md").read_text()
 
 
 def test_an_arm_whose_baseline_is_not_finished_is_in_no_comparison(tmp_path, monkeypatch):
