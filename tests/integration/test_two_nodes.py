@@ -16,7 +16,7 @@ from openrlhf_rpo.platform.cpu import free_port
 
 from .conftest import kill_tree, ray_node, run_acting, run_training
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.release]
 STEP_2 = "checkpoints/_actor/global_step2"
 TWO_ENGINES = {"vllm__num_engines": 2}  # Ray packs them on the node that has room for both
 
@@ -76,7 +76,6 @@ def test_a_run_outlives_its_engines_node_and_goes_on_elsewhere(finished_run, sam
     assert resumed.differences(finished_run) == []
 
 
-@pytest.mark.release
 def test_a_policy_that_does_not_see_the_checkpoints_ends_the_run_before_the_cache_is_rolled_back(
     finished_run, same_options, tmp_path, monkeypatch
 ) -> None:
