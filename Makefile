@@ -21,11 +21,11 @@ demo: env ## train a tiny model on this machine and show what RPO did
 	.venv/bin/openrlhf-rpo demo
 
 test: env ## all tests that need no GPU, but for the long ones
-	.venv/bin/python -m pytest tests -m "not gpu and not long and not image" $(IN_PARALLEL)
+	.venv/bin/python -m pytest tests -m "not gpu and not long and not release and not image" $(IN_PARALLEL)
 	@echo "make test: all tests passed"
 
-LONG = long
-long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies; LONG="long and not release": those of CI
+LONG = long or release
+long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies; LONG=long: those of CI
 	.venv/bin/python -m pytest tests -m "$(LONG)" $(IN_PARALLEL) -v
 	@echo "make long: all tests passed"
 

@@ -9,10 +9,10 @@ from lab.invariants import violations
 
 from .conftest import free_port, kill_one, ray_node, run_acting, run_training
 
-pytestmark = pytest.mark.long
 ASYNC = {"train__async_enable": True, "rpo__drafts": "on"}
 
 
+@pytest.mark.long
 def test_a_checkpoint_holds_the_batch_that_was_ahead_and_a_resumed_run_repeats_every_bit(tmp_path, same_options) -> None:
     """The same again from the checkpoint of step 2, with the cache of step 4 beside it, as if it had been killed there.
 

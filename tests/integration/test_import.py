@@ -46,7 +46,6 @@ def test_the_hard_model_starts_from_the_main_models_paths(hard, finished_run) ->
         assert replaced and all(p.log_probs is not None for p in replaced)
 
 
-@pytest.mark.long
 @pytest.mark.release
 def test_the_hard_models_paths_are_an_experts_who_waits_for_a_group_that_fails(tmp_path, hard) -> None:
     """At a learning rate that breaks the policy groups fail soon."""

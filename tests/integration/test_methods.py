@@ -11,7 +11,7 @@ from .conftest import run_training
 METHODS = Path(__file__).parents[2] / "examples" / "methods"
 
 
-@pytest.mark.parametrize("dtype", ["auto", pytest.param("bf16", marks=[pytest.mark.long, pytest.mark.release])])
+@pytest.mark.parametrize("dtype", ["auto", pytest.param("bf16", marks=pytest.mark.release)])
 def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path, dtype) -> None:
     """Verified reuse at learning rate 0: of a replayed path only the end token is written anew, in bfloat16 as well."""
     options = {"rpo__method": "verify", "rpo__replay__share": 0.5, "ds__param_dtype": dtype}
@@ -53,7 +53,6 @@ def test_the_engines_have_the_adapter_that_was_trained_on_a_trees_branches_and_s
     assert (tmp_path / "model" / "adapter_model.safetensors").exists()
 
 
-@pytest.mark.long
 @pytest.mark.release
 def test_wrong_paths_are_kept_beside_right_ones_and_continued_where_groups_are_all_right(tmp_path) -> None:
     run = run_training(tmp_path, 3, train__num_episodes=3, rpo__method=METHODS / "pivot.py:Pivot")

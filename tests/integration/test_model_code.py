@@ -43,8 +43,9 @@ cluster.connect = plant
 """
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("rpo", ["true", pytest.param("false", marks=pytest.mark.release)])
+@pytest.mark.parametrize(
+    "rpo", [pytest.param("true", marks=pytest.mark.long), pytest.param("false", marks=pytest.mark.release)]
+)
 def test_no_process_of_a_run_runs_code_that_came_after_the_check(tmp_path, rpo):
     model = Path(shutil.copytree(model_dir("main"), tmp_path / "copy"))
     for module in ("own", *SHADOWED):

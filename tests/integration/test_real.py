@@ -8,13 +8,13 @@ from lab import tasks
 from lab.bench import main
 from openrlhf_rpo.cache.store import PathCache
 
-pytestmark = [pytest.mark.long, pytest.mark.release]
+pytestmark = pytest.mark.release
 END = 2  # <|im_end|>
 
 
 def test_smollm2_learns_a_chat_format_and_two_steps_of_verified_reuse_store_its_answers(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tasks, "BASE", tmp_path / "base")
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # what the benchmark would set, for every later test in this process
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # as the benchmark would set it; a test process has 1
     assert main(["real", "--quick", "--out", str(tmp_path / "runs")]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["levels"]["chain_sum"]
     assert list(found["tuning"]) == ["verify_raft-2x2-lr3e-05"]

@@ -39,7 +39,6 @@ def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted
     assert not (tmp_path / "checkpoints" / STAGING).exists()
 
 
-@pytest.mark.long
 @pytest.mark.release
 def test_groups_that_wait_and_what_was_learned_of_the_questions_are_those_of_the_checkpoint(tmp_path, same_options) -> None:
     """A run with --rpo.select signal and --rpo.tail, and the same again from its checkpoint of step 2, with the cache of
@@ -114,7 +113,6 @@ def test_a_database_that_another_process_holds_is_refused_and_the_process_named(
 # ── Longer ──
 
 
-@pytest.mark.long
 @pytest.mark.release
 def test_more_episodes_go_on_where_a_run_had_ended(tmp_path, finished_run, same_options) -> None:
     finished_run.copy_checkpoints(tmp_path)
@@ -126,7 +124,6 @@ def test_more_episodes_go_on_where_a_run_had_ended(tmp_path, finished_run, same_
         assert cache.records()[:6] == before.records()
 
 
-@pytest.mark.long
 @pytest.mark.release
 def test_a_run_of_the_former_options_goes_on_as_the_method_that_it_was(tmp_path, monkeypatch, capsys) -> None:
     """Two steps that the code before `--rpo.method` wrote (its default was verified reuse), and two more of today's."""

@@ -8,7 +8,7 @@ import pytest
 
 from .conftest import TrainingRun, run_training
 
-pytestmark = [pytest.mark.long, pytest.mark.release]
+pytestmark = pytest.mark.release
 SAME = ["rpo/score", "rpo/generated_tokens", "rpo/prefix_tokens", "rpo/path_length", "rpo/cut", "rpo/cache/replaced"]
 
 

@@ -16,7 +16,7 @@ from lab.testbed import write_dataset
 
 from .conftest import training_command, watched
 
-pytestmark = [pytest.mark.long, pytest.mark.release]
+pytestmark = pytest.mark.release
 SMALL = {
     "rollout__batch_size": 16,
     "train__batch_size": 64,

@@ -16,7 +16,7 @@ from openrlhf_rpo.platform.cpu import free_port
 
 from .conftest import kill_tree, ray_node, run_acting, run_training
 
-pytestmark = [pytest.mark.long, pytest.mark.release]
+pytestmark = pytest.mark.release
 STEP_2 = "checkpoints/_actor/global_step2"
 TWO_ENGINES = {"vllm__num_engines": 2}  # Ray packs them on the node that has room for both
 
