@@ -145,6 +145,7 @@ def _summary(one: Mapping[str, Any]) -> dict[str, Any]:
     reached = {str(a): [tokens for curve in curves if (tokens := cost_of(curve, a)) is not None] for a in ACCURACIES}
     quiet = [run["seconds"] for run in runs.values() if run["quiet"]]
     return {
+        "steps": one["steps"],
         "averaged": _spread([run["accuracy"] for run in runs.values()]),
         "policy": _spread([curve[-1][1] for curve in curves]),
         "tokens": _spread([run["tokens"] for run in runs.values()]),
@@ -213,7 +214,7 @@ def _results(found: Mapping[str, Any]) -> list[str]:
     rows = [
         [
             name,
-            found["chosen"][NAMES[name]].removeprefix(f"{NAMES[name]}-"),
+            f"{found['chosen'][NAMES[name]].removeprefix(f'{NAMES[name]}-')}, {one['steps']} steps",
             *(_cell(one[what], "{:.3f} ± {:.3f} ({})") for what in ("averaged", "policy")),
             *(_cell(one[what], "{:,.0f} ± {:,.0f}") for what in ("tokens", "kept")),
             _cell(one["seconds"], "{:.0f} ± {:.0f} ({})"),

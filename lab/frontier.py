@@ -268,6 +268,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
         "seeds": [r["seed"] for r in results],
         "lr": arm.lr,
         "shape": f"{arm.questions}x{arm.samples}",
+        "steps": arm.steps,
         "by_seed": {
             r["seed"]: {
                 "seconds": r["seconds"],

@@ -90,7 +90,7 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
     assert found["arms"]["verify"]["tokens_to"]["0.9"] == [18000, 1]
     assert found["arms"]["verify"]["kept"] == [5000.0, 0.0, 2]
     page = (tmp_path / "report.md").read_text()
-    assert "| verify | 8x4-lr0.0005 | 0.875 ± 0.177 (2) |" in page
+    assert "| verify | 8x4-lr0.0005, 16 steps | 0.875 ± 0.177 (2) |" in page
     assert "Against `raft`, the best arm on full answers" in page
     assert (tmp_path / "report.png").stat().st_size > 1000 and "](report.png)" in page
 
