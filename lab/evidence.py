@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
     parser.add_argument("--reuse-steps", type=int, metavar="N", help="report runs of this length of arms that reuse answers")
     frontier.add_run_arguments(parser, "runs/evidence")
-    parser.set_defaults(seeds=list(range(900, 908)), questions=128, evaluations=4, samples=[1, 8], steps=16)
-    parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4"])
+    parser.set_defaults(seeds=list(range(900, 908)), questions=512, evaluations=4, samples=[1, 8], steps=16)
+    parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4", "32x1"])
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -144,6 +144,8 @@ def varied(args: argparse.Namespace, level: str) -> list[Arm]:
         arm = arms(level)[name]
         if shape is not None:
             questions, samples = _shape(shape)
+            if samples == 1 and "algo.advantage.estimator" not in arm.options:
+                continue  # the default, group_norm, compares the samples of a question
             steps = max(1, round(arm.steps * arm.questions * arm.samples / (questions * samples)))
             arm = replace(arm, questions=questions, samples=samples, steps=steps)
         found.append(replace(arm, lr=lr or arm.lr, steps=args.steps or arm.steps))

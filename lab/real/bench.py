@@ -24,7 +24,7 @@ TUNED_ON = "chain_sum"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     evidence.add_arguments(parser)
     parser.set_defaults(levels=list(FAMILIES), tune_on=TUNED_ON, lr=[1e-5, 3e-5, 1e-4], steps=32, samples=[1, 4])
-    parser.set_defaults(out=Path("runs/real"), seeds=[900, 901, 902], tuning_seeds=[100], questions=256)
+    parser.set_defaults(out=Path("runs/real"), seeds=[900, 901, 902], tuning_seeds=[100], questions=1024)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

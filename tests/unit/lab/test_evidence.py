@@ -43,7 +43,7 @@ FRESH = {
     "raft": summary("raft", 40_000, 0.5, 0.75),
     "verify_raft": summary("verify_raft", 20_000, 0.75, 1.0),
 }
-WORDS = ("--arms", "grpo", "raft", "verify", "--lr", "2.5e-4", "5e-4")
+WORDS = ("--arms", "grpo", "raft", "verify", "--lr", "2.5e-4", "5e-4", "--shape", "8x4")
 
 
 def measured(monkeypatch, tried: dict[tuple[str, float], tuple[float, ...]]) -> list[argparse.Namespace]:
@@ -128,3 +128,10 @@ def test_only_arms_that_reuse_answers_are_lengthened():
     assert evidence.lengthened(chosen["verify_raft"], 28).steps == 28
     assert evidence.lengthened(chosen["raft"], 28) == chosen["raft"]
     assert evidence.lengthened(chosen["verify_raft"], None) == chosen["verify_raft"]
+
+
+def test_one_sample_a_question_is_tried_where_samples_are_not_compared(tmp_path):
+    asked = arguments(tmp_path, "--lr", "5e-4")
+    asked.arms = ["grpo_alone", "raft"]
+    cells = [(arm.name, arm.questions, arm.samples, arm.steps) for arm in frontier.varied(asked, "hard")]
+    assert cells == [("grpo_alone", 8, 4, 16), ("raft", 8, 4, 16), ("raft", 32, 1, 16)]
