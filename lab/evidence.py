@@ -8,8 +8,8 @@ every choice (validation), and 128 others that only the report sees (test). Ever
    accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run, of the policy. With
    ``--tune-on``, what one level chose holds for all.
 2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
-   the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight). Arms that reuse
-   answers generate less a step: ``--reuse-steps`` gives them more steps.
+   the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight; ``--samples 1 0``
+   leaves them out). Arms that reuse answers generate less a step: ``--reuse-steps`` gives them more steps.
 
 Each arm is compared seed by seed with the best arm on full answers, the best by validation accuracy: mean differences with
 95 % intervals by bootstrap over the seeds.
@@ -77,7 +77,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         report = _changed(args, **places, arms=own, lr=None, shape=None)
         lasting = {level: [lengthened(arm, args.reuse_steps) for arm in some] for level, some in chosen.items()}
         for level, found in frontier.measure(report, lasting)["levels"].items():
-            figures["levels"][level] |= compared(found, figures["levels"][level])
+            figures["levels"][level] |= compared(found, figures["levels"][level], bool(args.samples[1]))
         write_report(args.report, figures, page(figures, args.report))
         if args.report:
             plot(figures["levels"], args.report)
@@ -123,10 +123,11 @@ def _tuned(tried: Mapping[str, Any], chosen: Sequence[Arm]) -> dict[str, Any]:
 # ── Report ──
 
 
-def compared(found: Mapping[str, Any], level: Mapping[str, Any]) -> dict[str, Any]:
+def compared(found: Mapping[str, Any], level: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
     """The figures of every arm, and its differences from the best arm on full answers.
 
-    ``found``: the frontier's figures of the level; ``level``: what tuning says of it.
+    ``found``: the frontier's figures of the level; ``level``: what tuning says of it; ``averaged``: whether the averaged
+    weights were evaluated.
     """
     full = [short for short, name in FULL.items() if name in level["chosen"]]
     best = max(full, key=lambda short: level["tuning"][level["chosen"][FULL[short]]], default=None)
@@ -135,18 +136,21 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any]) -> dict[str, An
     return {
         "base": found["base"],
         "baseline": base and best,
-        "arms": {name: _summary(one) | ({"against": _against(one, base)} if base else {}) for name, one in own.items()},
+        "arms": {
+            name: _summary(one, averaged) | ({"against": _against(one, base, averaged)} if base else {})
+            for name, one in own.items()
+        },
     }
 
 
-def _summary(one: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(one: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
     runs = one["by_seed"]
     curves = [run["curve"] for run in runs.values()]
     reached = {str(a): [tokens for curve in curves if (tokens := cost_of(curve, a)) is not None] for a in ACCURACIES}
     quiet = [run["seconds"] for run in runs.values() if run["quiet"]]
     return {
         "steps": one["steps"],
-        "averaged": _spread([run["accuracy"] for run in runs.values()]),
+        "averaged": _spread([run["accuracy"] for run in runs.values()]) if averaged else None,
         "policy": _spread([curve[-1][1] for curve in curves]),
         "tokens": _spread([run["tokens"] for run in runs.values()]),
         "kept": _spread([run["kept"] for run in runs.values()]),
@@ -162,13 +166,13 @@ def _spread(values: Sequence[float]) -> list[float]:
     return [round(fmean(values), 4), round(frontier.spread(values), 4), len(values)]
 
 
-def _against(one: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
     """Differences in accuracy and the ratio of tokens, over the seeds that both have; at every budget that all of them
     spent."""
     pairs = [(one["by_seed"][seed], base["by_seed"][seed]) for seed in one["by_seed"] if seed in base["by_seed"]]
     spent = min(run["tokens"] for pair in pairs for run in pair)
     found = {
-        "averaged": [ours["accuracy"] - theirs["accuracy"] for ours, theirs in pairs],
+        **({"averaged": [ours["accuracy"] - theirs["accuracy"] for ours, theirs in pairs]} if averaged else {}),
         "policy": [ours["curve"][-1][1] - theirs["curve"][-1][1] for ours, theirs in pairs],
         "tokens": [ours["tokens"] / theirs["tokens"] for ours, theirs in pairs],
         **{

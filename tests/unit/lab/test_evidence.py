@@ -95,6 +95,13 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
     assert (tmp_path / "report.png").stat().st_size > 1000 and "](report.png)" in page
 
 
+def test_weights_that_were_not_evaluated_have_no_figures(tmp_path, monkeypatch):
+    measured(monkeypatch, TRIED)
+    found = evidence.run(arguments(tmp_path, *WORDS, "--samples", "1", "0"))["levels"]["hard"]["arms"]["verify"]
+    assert found["averaged"] is None and "averaged" not in found["against"] and found["policy"][0] == 0.875
+    assert "| verify | 8x4-lr0.0005, 16 steps | - | 0.875 ± 0.177 (2) |" in (tmp_path / "report.md").read_text()
+
+
 def test_nothing_is_chosen_before_every_seed_of_every_cell_is_finished(tmp_path, monkeypatch):
     measured(monkeypatch, TRIED | {("raft", 0.0005): (0.75,)})
     with pytest.raises(UsageError, match="raft-8x4-lr0.0005 on level hard is not tuned"):
