@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.evidence import NAMES
+
 ROOT = Path(__file__).parents[4]
 RESULTS = ROOT / "lab" / "results"
 
@@ -33,21 +35,26 @@ def test_the_steps_of_the_shortest_cut_have_at_least_as_many_groups_without_vari
 ARMS = {"full answers (`off`)": "raft", "`rpo`": "rpo_raft", "`verify`": "verify_raft"}
 
 
+REPORTS = {
+    "32 questions, one answer each": "2026-11-25-evidence",
+    "8 questions, groups of four": "2026-11-25-evidence-groups",
+}
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/methods.md"])
-def test_the_table_of_arms_that_are_tuned_alike_is_that_of_the_report(page):
-    found = result("2026-11-25-evidence")["levels"]["hard"]["arms"]
-    rows = re.findall(
-        r"^\| ([^|]*) \| (\S+ / \S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+ ± \S+) \|)?",
-        (ROOT / page).read_text(),
-        re.MULTILINE,
+@pytest.mark.parametrize("shape", REPORTS)
+def test_the_rows_of_arms_that_are_tuned_alike_are_those_of_the_report(page, shape):
+    level = result(REPORTS[shape])["levels"]["hard"]
+    row = r"\| (\S+ / \S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
+    [found] = re.findall(
+        rf"^\| {shape}: full answers \(`off`\) {row}\| `rpo` {row}\| `verify` {row}", (ROOT / page).read_text(), re.MULTILINE
     )
-    assert [row[0] for row in rows] == ["full answers (`off`)", "`rpo`", "`verify`"]
-    for (_, on_the_way, end, tokens, averaged), name in zip(rows, ("raft", "rpo", "verify"), strict=True):
-        arm = found[name]
+    for place, name in enumerate(("raft", "rpo", "verify")):
+        arm, (on_the_way, end, tokens, lr) = level["arms"][name], found[4 * place : 4 * place + 4]
         assert on_the_way == " / ".join(f"{arm['at_tokens'][str(budget)][0]:.2f}" for budget in (20_000, 30_000, 50_000))
         assert end == "{:.2f} ± {:.2f}".format(*arm["policy"]) and int(tokens) == round(arm["tokens"][0] / 1000)
-        assert not averaged or averaged == "{:.2f} ± {:.2f}".format(*arm["averaged"])
-        assert {seeds for *_, seeds in (arm["policy"], arm["averaged"], arm["tokens"])} == {8}
+        assert not lr or level["chosen"][NAMES[name]].endswith(f"-lr{float(lr):g}")
+        assert {seeds for *_, seeds in (arm["policy"], arm["tokens"])} == {8}
 
 
 def test_the_table_of_what_is_reused_is_that_of_the_report():
