@@ -29,7 +29,7 @@ def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path, dtype) -> 
     assert fresh < 0.1, f"{fresh:.0%} of the replayed paths' tokens were sampled again"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_engines_have_the_adapter_that_was_trained_on_a_trees_branches_and_segments(tmp_path) -> None:
     """After updates of a large step the log-probs of the engine and of the trainer still agree."""
     run = run_training(

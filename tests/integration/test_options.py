@@ -10,7 +10,6 @@ from lab.testbed import model_dir
 
 from .conftest import run_training
 
-pytestmark = pytest.mark.long
 METHODS = Path(__file__).parents[2] / "examples" / "methods"
 
 
@@ -25,6 +24,7 @@ def reward_func(queries, prompts, labels):
 """
 
 
+@pytest.mark.long
 def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_a_python_reward_file_and_adaptive_cuts(tmp_path) -> None:
     """The file is called as OpenRLHF calls it; it writes down what it sees."""
     file, seen = tmp_path / "reward.py", tmp_path / "seen.jsonl"
@@ -57,6 +57,7 @@ def test_gae_with_a_critic_a_kl_penalty_ema_overlong_penalty_a_python_reward_fil
     assert all(queries[0].startswith(prompts[0]) for queries, prompts, _ in calls)
 
 
+@pytest.mark.long
 def test_the_paper_fills_the_cache_first_and_dynamic_sampling_trains_on_groups_that_differ(tmp_path) -> None:
     """Bulk initial cache, the whole path in the loss, the response capped at the cut, any path admitted.
 
@@ -97,6 +98,7 @@ def test_the_paper_fills_the_cache_first_and_dynamic_sampling_trains_on_groups_t
     assert run.output.count("Shared prefix, ") == 2  # policy and reference
 
 
+@pytest.mark.release
 def test_a_reward_model_scores_its_scores_steer_the_cache_and_a_history_is_the_baseline(tmp_path) -> None:
     run = run_training(
         tmp_path,
@@ -117,6 +119,7 @@ def test_a_reward_model_scores_its_scores_steer_the_cache_and_a_history_is_the_b
     assert len({round(score, 4) for score in scores} - {0.0, 1.0}) > 0
 
 
+@pytest.mark.long
 def test_rewards_that_fail_stop_the_run_by_name_and_save_no_model(tmp_path) -> None:
     """Half of them raise and half hang. Nothing is caught and saved as if it had finished; the causes are named."""
     file = tmp_path / "reward.py"
