@@ -138,7 +138,7 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
 
 
 def varied(args: argparse.Namespace, level: str) -> list[Arm]:
-    """The arms of a level in every requested shape and learning rate."""
+    """The arms of a level in every requested shape and learning rate. Raises UsageError for one that has no shape left."""
     found = []
     for name, lr, shape in itertools.product(args.arms, args.lr or [None], args.shape or [None]):
         arm = arms(level)[name]
@@ -149,6 +149,11 @@ def varied(args: argparse.Namespace, level: str) -> list[Arm]:
             steps = max(1, round(arm.steps * arm.questions * arm.samples / (questions * samples)))
             arm = replace(arm, questions=questions, samples=samples, steps=steps)
         found.append(replace(arm, lr=lr or arm.lr, steps=args.steps or arm.steps))
+    for name in args.arms:
+        if not any(arm.name == name for arm in found):
+            raise UsageError(
+                f"--shape {' '.join(args.shape)}: {name} compares samples, add one of 2 or more a question, like 8x4"
+            )
     return found
 
 

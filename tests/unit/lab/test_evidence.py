@@ -142,3 +142,6 @@ def test_one_sample_a_question_is_tried_where_samples_are_not_compared(tmp_path)
     asked.arms = ["grpo_alone", "raft"]
     cells = [(arm.name, arm.questions, arm.samples, arm.steps) for arm in frontier.varied(asked, "hard")]
     assert cells == [("grpo_alone", 8, 4, 16), ("raft", 8, 4, 16), ("raft", 32, 1, 16)]
+    asked.shape = ["32x1"]
+    with pytest.raises(UsageError, match="--shape 32x1: grpo_alone compares samples"):
+        frontier.varied(asked, "hard")
