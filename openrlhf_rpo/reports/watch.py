@@ -39,7 +39,7 @@ def watch(args: Namespace) -> int:
         serving = server(run, empty_document(run.name, shown(one), args.interval), args.port)
     except (OSError, OverflowError) as error:
         raise UsageError(f"--port {args.port} cannot be used ({error}): choose another one, or 0 for a free one") from error
-    signal.signal(signal.SIGTERM, _interrupt)  # from a service manager, or a shell's kill
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # from a service manager, or a shell's kill
     with serving:
         print(f"Watching {shown(one)} at http://{HOST}:{serving.server_port}/ (Ctrl-C ends it)", flush=True)
         try:
@@ -47,10 +47,6 @@ def watch(args: Namespace) -> int:
         except KeyboardInterrupt:
             print("", file=sys.stderr)
     return 0
-
-
-def _interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def live_run(name: str, text: str, model: str | None) -> LiveRun:
