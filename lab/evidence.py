@@ -6,13 +6,13 @@ every choice (validation), and 128 others that only the report sees (test). Ever
 
 1. Tuning: every arm is trained with the same learning rates, batch shapes and seeds. The cell with the highest validation
    accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run, of the policy. With
-   ``--tune-on``, what one level chose holds for all.
+   ``--tune-on``, what one level chose holds for all. With one learning rate and one shape nothing is tuned.
 2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
    the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight; ``--samples 1 0``
    leaves them out). Arms that reuse answers generate less a step: ``--reuse-steps`` gives them more steps.
 
-Each arm is compared seed by seed with the best arm on full answers, the best by validation accuracy: mean differences with
-95 % intervals by bootstrap over the seeds.
+Each arm is compared seed by seed with the best arm on full answers, the best by validation accuracy (where nothing was
+tuned, the first): mean differences with 95 % intervals by bootstrap over the seeds.
 
     make bench NAME=evidence QUICK=1
     python -m lab.bench evidence --levels hard --tune               only the first part; finished runs are not run again
@@ -68,8 +68,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     own = [NAMES[name] for name in args.arms]
     tuning = _changed(args, out=args.out / "tuning", arms=own, seeds=args.tuning_seeds, samples=[args.samples[0], 0])
     tuning.levels = [args.tune_on] if args.tune_on else args.levels
-    tried = frontier.measure(tuning)["levels"]
     where = {level: args.tune_on or level for level in args.levels}
+    if len(args.lr) * len(args.shape) > 1 or args.tune:
+        tried = frontier.measure(tuning)["levels"]
+    else:
+        tried = {at: {} for at in where.values()}
     chosen = {level: [choose(at, NAMES[name], tried[at], tuning) for name in args.arms] for level, at in where.items()}
     figures = about() | {"levels": {level: _tuned(tried[at], chosen[level]) for level, at in where.items()}}
     if not args.tune:
@@ -93,8 +96,13 @@ def _changed(args: argparse.Namespace, **changes: object) -> argparse.Namespace:
 
 
 def choose(level: str, name: str, tried: Mapping[str, Any], tuning: argparse.Namespace) -> Arm:
-    """The cell of an arm with the highest score. Raises UsageError if one of them lacks a seed (``--finished``)."""
+    """The cell of an arm with the highest score; the only one where nothing was tried.
+
+    Raises UsageError if one of them lacks a seed (``--finished``).
+    """
     cells = frontier.varied(_changed(tuning, arms=[name]), level)
+    if not tried:
+        return cells[0]
     for cell in cells:
         if set(tried.get(cell.label, {}).get("seeds", [])) != set(tuning.seeds):
             raise UsageError(f"{cell.label} on level {level} is not tuned: the same command without --finished does it")
@@ -130,7 +138,7 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any], averaged: bool)
     weights were evaluated.
     """
     full = [short for short, name in FULL.items() if name in level["chosen"]]
-    best = max(full, key=lambda short: level["tuning"][level["chosen"][FULL[short]]], default=None)
+    best = max(full, key=lambda short: level["tuning"].get(level["chosen"][FULL[short]], 0.0), default=None)
     own = {short: found[name] for short, name in NAMES.items() if name in found}
     base = own.get(best)
     return {
@@ -241,6 +249,8 @@ def _results(found: Mapping[str, Any]) -> list[str]:
 
 
 def _tuning(found: Mapping[str, Any]) -> list[str]:
+    if not found["tuning"]:
+        return ["Nothing was tuned: one learning rate, one shape.", ""]
     chosen = found["chosen"].values()
     rows = [[cell, f"{value:.3f}", "chosen" if cell in chosen else ""] for cell, value in found["tuning"].items()]
     return ["Validation accuracy in the second half of the run.", "", *table(["cell", "accuracy", ""], rows), ""]

@@ -41,7 +41,7 @@ COLUMNS = (
     *("arm", "shape, lr", "accuracy at the end", "pass@8", "tokens per sample", "generated tokens", "seconds of steps"),
     *("truncated", "groups without variance"),
 )
-BUDGETS = (20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000)
+BUDGETS = (5_000, 10_000, 20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000)
 BASE = {
     **GRPO,
     "eval.temperature": 1.0,

