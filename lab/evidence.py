@@ -163,6 +163,7 @@ def _summary(one: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
         "tokens": _spread([run["tokens"] for run in runs.values()]),
         "kept": _spread([run["kept"] for run in runs.values()]),
         "seconds": _spread(quiet) if quiet else None,
+        "phases": one["phases"] if len(quiet) == len(runs) else None,
         "at_tokens": one["at_tokens"],
         "tokens_to": {a: [round(fmean(found)), len(found)] for a, found in reached.items() if found},
         "runs": runs,
@@ -213,7 +214,8 @@ def plot(levels: Mapping[str, Any], report: Path) -> None:
 
 def page(figures: Mapping[str, Any], report: Path | None) -> list[str]:
     """The report as Markdown, without conclusions."""
-    lines = header("Full answers and reused ones, tuned alike", dict(figures))
+    alike = "tuned alike" if any(found["tuning"] for found in figures["levels"].values()) else "at one learning rate"
+    lines = header(f"Full answers and reused ones, {alike}", dict(figures))
     lines += [f"![accuracy against generated tokens]({report.stem}.png)", ""] if report else []
     for level, found in figures["levels"].items():
         lines += [f"## Level {level} (base accuracy {found['base']:.3f})", "", *_results(found), *_tuning(found)]
@@ -238,6 +240,9 @@ def _results(found: Mapping[str, Any]) -> list[str]:
         "Test questions; mean ± standard deviation (seeds). Kept tokens are those of stored paths, read and not generated."
     )
     lines = [words, "", *table(head, rows), ""]
+    if timed := {name: one["phases"] for name, one in found["arms"].items() if one["phases"]}:
+        phases = [frontier.phases_of(name, one) for name, one in timed.items()]
+        lines += ["Seconds of a step by phase (mean):", "", *phases, ""]
     if found["baseline"]:
         against = {name: one["against"] for name, one in found["arms"].items()}
         names = list(dict.fromkeys(figure for one in against.values() for figure in one))

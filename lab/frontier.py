@@ -353,11 +353,13 @@ def page(figures: Mapping[str, Any], file: Path | None) -> list[str]:
             "Seconds per step by phase (mean):",
             "",
         ]
-        for arm, s in rows.items():
-            phases = sorted(s["phases"].items(), key=lambda item: -item[1])
-            lines += [f"- {arm}: " + ", ".join(f"{k} {v:.2f}" for k, v in phases)]
-        lines += [""]
+        lines += [phases_of(arm, s["phases"]) for arm, s in rows.items()] + [""]
     return lines
+
+
+def phases_of(arm: str, phases: Mapping[str, float]) -> str:
+    """A line of Markdown: seconds of a step by phase, the longest first."""
+    return f"- {arm}: " + ", ".join(f"{k} {v:.2f}" for k, v in sorted(phases.items(), key=lambda item: -item[1]))
 
 
 def _row(arm: str, s: Mapping[str, Any]) -> list[str]:

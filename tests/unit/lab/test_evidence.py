@@ -105,6 +105,15 @@ def test_weights_that_were_not_evaluated_have_no_figures(tmp_path, monkeypatch):
     assert "| verify | 8x4-lr0.0005, 16 steps | - | 0.875 ± 0.177 (2) |" in (tmp_path / "report.md").read_text()
 
 
+def test_seconds_by_phase_are_shown_where_every_run_had_the_machine_to_itself(tmp_path, monkeypatch):
+    monkeypatch.setitem(FRESH, "verify_raft", summary("verify_raft", 20_000, 0.75))  # its only run is a quiet one
+    measured(monkeypatch, TRIED)
+    arms_found = evidence.run(arguments(tmp_path, *WORDS))["levels"]["hard"]["arms"]
+    assert arms_found["verify"]["phases"] == {"rollout": 1.0} and arms_found["raft"]["phases"] is None
+    page = (tmp_path / "report.md").read_text()
+    assert "- verify: rollout 1.00\n" in page and "- raft:" not in page
+
+
 def test_nothing_is_chosen_before_every_seed_of_every_cell_is_finished(tmp_path, monkeypatch):
     measured(monkeypatch, TRIED | {("raft", 0.0005): (0.75,)})
     with pytest.raises(UsageError, match="raft-8x4-lr0.0005 on level hard is not tuned"):
