@@ -92,6 +92,48 @@ class Attempt:
         shutil.rmtree(self.ray_folder, ignore_errors=True)
 
 
+class Neighbours:
+    """The work of processes that are not an attempt's, on this host: whether a run had it to itself.
+
+    Of a cluster that ran before the attempt, Ray's workers count as neighbours, too.
+    """
+
+    EVERY = 5.0
+    """Seconds between two looks at all processes, which take 20 ms."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.began = self.looked = time.perf_counter()
+        self.times = _cpu_times()
+        self.seconds = 0.0
+        """CPU time of the neighbours so far."""
+
+    def look(self) -> None:
+        """Add the CPU time since the last look; at most every ``EVERY`` seconds."""
+        if time.perf_counter() - self.looked < self.EVERY or self.attempt.root.poll() is not None:
+            return
+        self.looked, before = time.perf_counter(), self.times
+        self.times = _cpu_times()
+        root = psutil.Process(self.attempt.root.pid)
+        ours = {psutil.Process(), root, *_children(root)}
+        self.seconds += sum(cpu - before.get(p, 0.0) for p, cpu in self.times.items() if p not in ours)
+
+    @property
+    def cores(self) -> float:
+        """How many cores they kept busy on average, from the attempt's start to the last look."""
+        return self.seconds / max(self.looked - self.began, self.EVERY)
+
+
+def _cpu_times() -> dict[psutil.Process, float]:
+    """Seconds that each process of this host has computed."""
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process] = times.user + times.system
+    return found
+
+
 def _children(process: psutil.Process) -> list[psutil.Process]:
     try:
         return process.children(recursive=True)

@@ -58,8 +58,8 @@ class RunFigures:
     """A run's steps, its evaluations as (step, accuracy, tokens per response), and its initial cache.
 
     ``initial_tokens`` were generated for the initial cache; ``initial_score`` is the mean score of its paths, None without
-    any. ``wall_seconds`` includes start-up and evaluations; None if the run was interrupted. ``load_average`` is that of the
-    host during the run, including other work.
+    any. ``wall_seconds`` includes start-up and evaluations; None if the run was interrupted. ``neighbours``: the
+    cores of the host, of ``cores``, that other work kept busy during the run.
     """
 
     steps: tuple[Step, ...]
@@ -69,13 +69,13 @@ class RunFigures:
     initial_score: float | None
     eval_seconds: float
     wall_seconds: float | None
-    load_average: float
+    neighbours: float
     cores: int
 
     @property
     def quiet(self) -> bool:
         """Whether the run had the host to itself; its seconds say nothing otherwise."""
-        return self.load_average <= 1.25 * self.cores
+        return self.neighbours <= 0.05 * self.cores
 
     @property
     def generated(self) -> float:
@@ -127,7 +127,7 @@ def read_run(folder: Path, record: Mapping[str, Any]) -> RunFigures:
         initial_score=fmean(scores) if scores else None,
         eval_seconds=sum(values.get("eval_seconds", 0.0) for _, values in run.evaluations),
         wall_seconds=None if record["earlier_attempts"] else record["seconds"],
-        load_average=record["load_average"],
+        neighbours=record["neighbours"],
         cores=record["cores"],
     )
 

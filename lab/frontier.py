@@ -294,10 +294,10 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
 
 
 def base_accuracy(level: str, results: Sequence[Mapping[str, Any]]) -> float | None:
-    """Accuracy of the model that starts: of many samples, or on a family that of the first run's evaluation before it trains
+    """Accuracy of the model that starts: of many samples, or on a family the mean of the runs' evaluations before they train
     (None without a run)."""
     known = task(level).accuracy
-    return known if known is not None or not results else results[0]["curve"][0][2]
+    return known if known is not None or not results else fmean(r["curve"][0][2] for r in results)
 
 
 def at_tokens(curve: Sequence[Sequence[float]], base: float, budget: float) -> float | None:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.attempt import Attempt
+from lab.attempt import Attempt, Neighbours
 from lab.command import MODULE, option_words, train_command
 from openrlhf_rpo import __version__
 from openrlhf_rpo.durable import replacing
 from openrlhf_rpo.errors import UsageError
 
-FORMAT = 1
+FORMAT = 2
 """The format of ``run.json``; others are refused."""
 
 _STEP = re.compile(r"\bstep (\d+)/(\d+)  (score \S+)")  # our own line
@@ -135,14 +135,14 @@ def train(run: Run, words: Sequence[str], data: Mapping[str, str], report: Repor
     record = {"format": FORMAT, "version": __version__, "words": list(words), "data": dict(data), "seconds": None}
     record["earlier_attempts"] = known.get("earlier_attempts", -1) + 1
     _write(run, record)
-    started, loads = time.time(), [os.getloadavg()[0]]
-    status = _attempt([*train_command({}), *words, *extra], run.folder / "train.log", report, loads)
+    started = time.time()
+    status, neighbours = _attempt([*train_command({}), *words, *extra], run.folder / "train.log", report)
     if status:
         raise StudyError(
             f"{run.name}: training ended with status {status}, see {run.folder / 'train.log'}. Finished runs are kept: the "
             "same command continues this one, and --finished reports the others"
         )
-    record |= {"started": started, "seconds": time.time() - started, "load_average": sum(loads) / len(loads)}
+    record |= {"started": started, "seconds": time.time() - started, "neighbours": neighbours}
     _write(run, record | {"cores": len(os.sched_getaffinity(0))})
 
 
@@ -163,18 +163,22 @@ def _ways_to_resume(run: Run, words: Sequence[str]) -> list[str]:
     return ["--ckpt.load_enable"]
 
 
-def _attempt(command: list[str], log: Path, report: Report, loads: list[float]) -> int:
-    """Exit status of the command. Retried if Ray does not start within its 30 seconds, as on a busy host."""
+def _attempt(command: list[str], log: Path, report: Report) -> tuple[int, float]:
+    """Exit status of the command, and the cores that other work on this host kept busy.
+
+    Retried if Ray does not start within its 30 seconds, as on a busy host.
+    """
     for _ in range(3):
         attempt = Attempt(command, log)
+        neighbours = Neighbours(attempt)
         try:
-            for line in _lines(attempt, loads):
+            for line in _lines(attempt, neighbours):
                 _tell(line, report)
         finally:
             attempt.kill()  # also processes that outlive the command
         if not attempt.never_started():
             break
-    return attempt.root.returncode
+    return attempt.root.returncode, neighbours.cores
 
 
 def _tell(line: str, report: Report) -> None:
@@ -185,8 +189,8 @@ def _tell(line: str, report: Report) -> None:
         report(0.0, f"step {match[1]}")
 
 
-def _lines(attempt: Attempt, loads: list[float]) -> Iterator[str]:
-    """The lines that the command writes, until it ends; appends a load average to ``loads`` at every wait."""
+def _lines(attempt: Attempt, neighbours: Neighbours) -> Iterator[str]:
+    """The lines that the command writes, until it ends; looks at the neighbours at every wait."""
     with attempt.log_file.open("rb") as log:
         log.seek(attempt.log_start)
         while True:
@@ -195,7 +199,7 @@ def _lines(attempt: Attempt, loads: list[float]) -> Iterator[str]:
                 yield line.decode(errors="replace")
             if ended:
                 return
-            loads.append(os.getloadavg()[0])
+            neighbours.look()
             time.sleep(1)
 
 

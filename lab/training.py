@@ -209,8 +209,8 @@ def remarks(found: Mapping[str, Sequence[RunFigures]], evaluated: bool = True) -
             f"accuracies are of the last evaluations, which were at different steps: {', '.join(map(str, sorted(last)))}"
         )
     if busy := [run for run in runs if not run.quiet]:
-        load = max(run.load_average for run in busy)
-        notes.append(f"seconds cannot be compared: load average up to {load:.1f} on {busy[0].cores} cores")
+        most = max(run.neighbours for run in busy)
+        notes.append(f"seconds cannot be compared: other work kept up to {most:.1f} of {busy[0].cores} cores busy")
     return notes
 
 

@@ -1,8 +1,8 @@
 """Training time and cost by phase, RPO against the full path (the paper's two sections on overhead).
 
 Seconds are those of the training steps; evaluations, initial cache and start-up are separate, and known for uninterrupted
-runs only. Device hours are hours times the devices that the command asks for. Compare seconds of an idle machine only; the
-load average beside them shows other work.
+runs only. Device hours are hours times the devices that the command asks for. Compare seconds of an idle machine only;
+``neighbours`` beside them is how many cores other work kept busy.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def table(found: Mapping[str, Sequence[RunFigures]], devices: int, price: float 
             "device_hours": hours["mean"] * devices,
             "cost": None if price is None else hours["mean"] * devices * price,
             "tokens": summary(run.generated for run in runs)["mean"],
-            "load_average": max(run.load_average for run in runs),
+            "neighbours": max(run.neighbours for run in runs),
         }
     return rows
 

@@ -85,7 +85,7 @@ def test_a_study_the_demo_and_its_picture_say_the_same_accuracy(tmp_path, capsys
         for step, right in ((0, 0.25), (1, 0.5)):
             values = {"eval_a_pass1": right, "eval_b_pass1": 0.75, "eval_response_length_mean": 9.0}
             cache.record_evaluation(step, values)
-    host = {"earlier_attempts": 0, "seconds": 9.0, "load_average": 1.0, "cores": 4}
+    host = {"earlier_attempts": 0, "seconds": 9.0, "neighbours": 0.1, "cores": 4}
     assert read_run(tmp_path, host).evaluations == ((0, 0.5, 9.0), (1, 0.625, 9.0))
     drawn = []
     monkeypatch.setattr(
@@ -149,8 +149,8 @@ def test_how_rollout_and_training_overlap_is_a_mean_of_what_every_step_recorded(
     assert made_run(made_step(1, 10.0)).overlap() == {}
 
 
-def test_a_run_is_quiet_up_to_a_quarter_more_work_than_cores():
-    assert made_run(load_average=5.0).quiet and not made_run(load_average=5.1).quiet  # of 4 cores
+def test_a_run_is_quiet_beside_work_for_a_twentieth_of_the_cores():
+    assert made_run(neighbours=0.2).quiet and not made_run(neighbours=0.21).quiet  # of 4 cores
 
 
 def test_figures_come_back_from_a_file_as_they_were():

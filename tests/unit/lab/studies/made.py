@@ -27,7 +27,7 @@ def made_run(*steps: Step, accuracy: tuple[float, ...] = (0.5, 0.6), **others) -
         "initial_score": None,
         "eval_seconds": 1.0,
         "wall_seconds": 30.0,
-        "load_average": 1.0,
+        "neighbours": 0.1,
         "cores": 4,
     }
     return RunFigures(steps=steps, **{**values, **others})

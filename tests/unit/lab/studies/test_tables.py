@@ -154,8 +154,8 @@ def test_runs_that_were_not_all_evaluated_have_no_accuracy():
 
 def test_single_runs_and_a_busy_host_are_remarked_on():
     assert training.remarks({"a": [made_run(), made_run()]}) == []
-    one, busy = training.remarks({"a": [made_run(load_average=9.0)]})
-    assert "one run per setting" in one and "seconds cannot be compared: load average up to 9.0 on 4 cores" in busy
+    one, busy = training.remarks({"a": [made_run(neighbours=1.5)]})
+    assert "one run per setting" in one and "seconds cannot be compared: other work kept up to 1.5 of 4 cores busy" in busy
 
 
 def test_evaluations_at_different_steps_are_remarked_on():
