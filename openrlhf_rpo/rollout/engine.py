@@ -1,6 +1,7 @@
 """The vLLM engine actor: OpenRLHF's, plus calls that generate or score a whole group of token ids."""
 
 import asyncio
+import gc
 import math
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -90,6 +91,8 @@ class _RPOEngine(RolloutRayActor):
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours
             allow_logit_bias(SamplingParams)
         await super().__init__(*args, **kwargs)
+        gc.collect()
+        gc.freeze()  # as vLLM's server does: else collections walk all that was imported whenever some tokens have come
 
     async def stop_at(self, n_tokens: float) -> None:
         """Stop every sample, running or to come, when it has at least so many new tokens."""
