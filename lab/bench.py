@@ -9,7 +9,6 @@ import argparse
 import datetime
 import importlib
 import json
-import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -44,7 +43,6 @@ BENCHMARKS = {  # name -> module below lab, what it measures
 def main(words: Sequence[str]) -> int:
     """Run the benchmark that ``words`` name; its exit status. Raises UserError."""
     args = build_parser(words).parse_args(words)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which ends the runs that it started, too
     if args.report is not None:
         args.report.parent.mkdir(parents=True, exist_ok=True)
     figures = args.run(args)

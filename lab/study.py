@@ -7,7 +7,6 @@ the JSON file of the result (``evaluation.result``), ``args.json`` asks for the 
 
 import argparse
 import importlib
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +48,5 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """Run the study that ``words`` name; its exit status. Raises UserError."""
     args, args.training = build_parser(words).parse_known_args(words)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which ends the runs that it started, too
     with resumable():
         return args.run(args)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from lab.runs import StudyError, train
 from lab.training import Job
-from openrlhf_rpo.launch.cluster import join, required_devices, start_patiently
+from openrlhf_rpo.launch.cluster import init_ray, join, required_devices, start_patiently
 
 # By default Tune logs every trial in three formats and changes the folder, and Ray hides GPUs from trials without any.
 _QUIET = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
@@ -41,7 +41,7 @@ def through_tune(jobs: Sequence[Job], options: SimpleNamespace, parallel: int | 
     else:
         cpus = max(os.cpu_count() or 1, needs * (parallel or 1))
         local = {"address": "local", "num_cpus": cpus, "include_dashboard": False, "log_to_driver": False}
-        start_patiently(lambda: ray.init(**local, runtime_env=_ENVIRONMENT))
+        start_patiently(lambda: init_ray(**local, runtime_env=_ENVIRONMENT))
     try:
         tuner = _tuner(jobs, at_a_time(ray.cluster_resources(), needs, parallel))
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for the figures only

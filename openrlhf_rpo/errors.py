@@ -1,7 +1,9 @@
 """Errors for the user: their base class, and the one place that prints them and sets the exit status."""
 
 import re
+import signal
 import sys
+import threading
 import unicodedata
 from collections.abc import Callable
 
@@ -51,8 +53,16 @@ def without_credentials(text: str) -> str:
     return _QUERY.sub(r"\1?***", _LOGIN.sub("//***@", text))
 
 
+def end_on_term() -> None:
+    """Let TERM (a scheduler's, a lost machine's, a shell's ``kill``) end this process as Ctrl-C does: it leaves nothing
+    behind, and says what is safe. Signals reach the main thread only."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def guarded(command: Callable[[], int]) -> int:
-    """Run a command and return its exit status: 1 after a ``UserError``, which is printed; 130 after Ctrl-C."""
+    """Run a command and return its exit status: 1 after a ``UserError``, which is printed; 130 after Ctrl-C or TERM."""
+    end_on_term()
     try:
         return command()
     except UserError as error:

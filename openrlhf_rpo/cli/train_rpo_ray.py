@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 1 the run cannot start or failed, 130 Ctrl-C."""
+    """Exit status: 0 done, 1 the run cannot start or failed, 130 Ctrl-C or TERM."""
     return guarded(lambda: train(sys.argv[1:] if argv is None else argv))
 
 

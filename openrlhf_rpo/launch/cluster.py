@@ -9,7 +9,7 @@ from typing import Any
 
 from openrlhf_rpo import platform
 from openrlhf_rpo.credentials import objection
-from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.errors import UsageError, end_on_term
 from openrlhf_rpo.launch.failures import chain_of
 from openrlhf_rpo.platform.cpu import FLOAT32, has_nvcc
 
@@ -93,9 +93,9 @@ def connect(args: SimpleNamespace, device: str) -> None:
         # Each process takes one CPU in Ray's books, and a laptop may run more processes than it has cores. "local",
         # because the number of CPUs of a Ray that is already running cannot be set.
         cpus = max(os.cpu_count() or 1, sum(n for _, n, _ in needs))
-        start_patiently(lambda: ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, **workers))
+        start_patiently(lambda: init_ray(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, **workers))
     else:
-        ray.init(**workers)
+        init_ray(**workers)
     try:
         _check_joined(needs, device, patience=5 if address else 0)
     except UsageError:
@@ -136,10 +136,16 @@ def _check_joined(needs: list[Need], device: str, patience: float) -> None:
             time.sleep(0.5)
 
 
-def join(address: str, **options: Any) -> None:
-    """Connect to the cluster at ``address``. Raises UsageError when none answers there."""
+def init_ray(**options: Any) -> None:
+    """``ray.init``, which would have TERM end the command without a word."""
     import ray
 
+    ray.init(**options)
+    end_on_term()
+
+
+def join(address: str, **options: Any) -> None:
+    """Connect to the cluster at ``address``. Raises UsageError when none answers there."""
     if objection(address):
         raise UsageError("RAY_ADDRESS holds a login or a query: give HOST:PORT")
     if address.startswith("ray://"):
@@ -152,7 +158,7 @@ def join(address: str, **options: Any) -> None:
     try:
         if port.isdigit():  # Ray would try silently for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        ray.init(address=address, **options)
+        init_ray(address=address, **options)
     except OSError as error:  # ConnectionError is one
         reason = str(error).strip().splitlines()[0]
         raise UsageError(f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): {remedy}") from error

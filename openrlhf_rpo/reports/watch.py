@@ -1,7 +1,6 @@
 """``openrlhf-rpo watch``: a run in the browser while it trains."""
 
 import shlex
-import signal
 import sys
 from argparse import Namespace
 from functools import partial
@@ -39,7 +38,6 @@ def watch(args: Namespace) -> int:
         serving = server(run, empty_document(run.name, shown(one), args.interval), args.port)
     except (OSError, OverflowError) as error:
         raise UsageError(f"--port {args.port} cannot be used ({error}): choose another one, or 0 for a free one") from error
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # from a service manager, or a shell's kill
     with serving:
         print(f"Watching {shown(one)} at http://{HOST}:{serving.server_port}/ (Ctrl-C ends it)", flush=True)
         try:

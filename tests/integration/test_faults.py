@@ -1,6 +1,7 @@
 """What breaks under a run: it ends within a minute, says what died and how to go on, and nothing committed is lost."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -31,6 +32,13 @@ def test_a_reward_worker_is_replaced_and_dead_engines_and_policies_end_the_run(t
     assert "the same command with --ckpt.load_enable; what came after step 2 is run again" in said
     second = run_acting(begun, 3, {"Resumed at step 2": kill_one("PolicyActor")}, **same_options, ckpt__load_enable=True)
     assert last_words(second).startswith("error: a process of the policy (actor) died")
+    acts = {"Resumed at step 2": lambda pid: os.kill(pid, signal.SIGTERM)}  # from a scheduler that takes the machine away
+    third = run_acting(begun, 3, acts, **same_options, ckpt__load_enable=True)
+    assert third.status == 130
+    assert third.seconds < 60
+    said = third.output[third.output.rindex("interrupted\n") :]
+    assert "checkpoint: global_step2" in said
+    assert "Traceback" not in third.output
 
 
 @pytest.fixture

@@ -1,5 +1,9 @@
 """One place prints user errors and sets the exit status."""
 
+import os
+import signal
+import time
+
 import pytest
 
 from openrlhf_rpo.algo.methods import MethodError
@@ -35,6 +39,19 @@ def test_ctrl_c_is_no_error_and_may_say_what_is_safe(capsys):
     assert guarded(raising(KeyboardInterrupt())) == 130
     assert guarded(raising(KeyboardInterrupt("  safe: 3 steps"))) == 130
     assert capsys.readouterr().err == "interrupted\ninterrupted\n  safe: 3 steps\n"
+
+
+def test_term_ends_a_command_as_ctrl_c_does(capsys):
+    def command():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert guarded(command) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_message_cannot_steer_the_terminal(capsys):
