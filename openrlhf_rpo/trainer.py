@@ -39,6 +39,7 @@ from openrlhf_rpo.run.samples import SampleLog
 from openrlhf_rpo.run.steering import steering_options
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker, in_sample_order
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
+from openrlhf_rpo.training.teaching import deal_again, trained_share
 from openrlhf_rpo.types import Group, StepRecord
 from openrlhf_rpo.upstream import BasePPOTrainer, balance_experiences, compute_eval_metrics, get_tokenizer
 
@@ -211,13 +212,15 @@ class _RPOTrainer(BasePPOTrainer):
     def train_on(self, experiences: list[Any], step: int) -> dict[str, Any]:
         """Train actor and critic on the experiences (upstream: ``train_step``); returns the optimizer's metrics."""
         status = self._compute_rollout_stats(experiences)
+        status["rpo/trained_share"] = trained_share(experiences, self.args)
         if self.args.train.dynamic_batch_enable and not shares_prefixes(self.args):
             experiences = balance_experiences(experiences, self.args)
+        dealt = deal_again(experiences, self.args)
         refs = []
         if step > self.args.critic.freezing_steps:  # a frozen actor would keep them for later
-            refs += self.actor_model_group.async_run_method_batch(method_name="append", experience=experiences)
+            refs += self.actor_model_group.async_run_method_batch(method_name="append", experience=dealt)
         if self.critic_model_group is not None:
-            refs += self.critic_model_group.async_run_method_batch(method_name="append", experience=experiences)
+            refs += self.critic_model_group.async_run_method_batch(method_name="append", experience=dealt)
         ray.get(refs)
         status |= self.ppo_train(step)
         if "kl" in status:

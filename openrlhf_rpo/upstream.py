@@ -34,6 +34,8 @@ _CLASSES = {
     "RemoteExperienceMaker": "openrlhf.trainer.ppo_utils.experience_maker",
     "apply_length_penalties": "openrlhf.trainer.ppo_utils.length_penalty",
     "balance_experiences": "openrlhf.trainer.ppo_utils.experience",
+    "make_experience_batch": "openrlhf.trainer.ppo_utils.experience",
+    "split_experience_batch": "openrlhf.trainer.ppo_utils.experience",
     "BasePPOTrainer": "openrlhf.trainer.ppo_trainer",
     "CriticPPOTrainer": "openrlhf.trainer.ray.ppo_critic",
     "compute_eval_metrics": "openrlhf.trainer.ppo_trainer",

@@ -44,6 +44,7 @@ ROLLOUT = {
     "rpo/rollout_log_prob_gap": Figure(
         "", "mean difference between the engine's and the trainer's log-probs of a sample; large when weights are stale"
     ),
+    "rpo/trained_share": Figure("share", "samples that training ran; it leaves out those whose advantage is 0"),
     "rpo/drafts/tokens": Figure("tokens", "proposed by the question's stored paths, per sample, with --rpo.drafts"),
     "rpo/drafts/accepted": Figure("share", "drafted tokens that were what the policy drew"),
     "rpo/drafts/seconds_saved": Figure(

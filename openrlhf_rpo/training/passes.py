@@ -22,6 +22,12 @@ def needs_old_log_probs(args: SimpleNamespace) -> bool:
     return not one_update or kl_in_reward or args.ds.lora.dropout > 0
 
 
+def learns_from_advantages_alone(args: SimpleNamespace) -> bool:
+    """Whether the policy has no other term in its loss, so that a sample without an advantage has no gradient."""
+    kl = args.algo.kl.use_loss and args.algo.kl.init_coef > 0
+    return not kl and args.actor.entropy_coef is None and args.actor.aux_loss_coef <= 1e-8
+
+
 def cannot_share(args: SimpleNamespace) -> str | None:
     """Why these options rule out sharing prefixes (a clause for the log), or None."""
     reasons = {

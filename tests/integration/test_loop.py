@@ -72,6 +72,13 @@ def test_the_engine_has_the_weights_that_were_trained(finished_run) -> None:
         assert max(r.metrics["rpo/rollout_log_prob_gap"] for r in cache.records()) < 2e-5
 
 
+def test_training_leaves_out_the_groups_whose_rewards_do_not_differ(finished_run) -> None:
+    with finished_run.cache() as cache:
+        found = [(r.metrics["rpo/trained_share"], r.metrics["rpo/groups_without_variance"]) for r in cache.records()]
+    assert all(trained == pytest.approx(1 - without) for trained, without in found), found
+    assert min(trained for trained, _ in found) < 1
+
+
 def test_a_cached_path_is_rewarded_keeps_its_parents_head_and_ends_in_the_answer(finished_run) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_dir("main"))
     lines = (finished_run.folder / "data" / "train.jsonl").read_text().splitlines()

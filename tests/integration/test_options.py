@@ -98,6 +98,20 @@ def test_the_paper_fills_the_cache_first_and_dynamic_sampling_trains_on_groups_t
     assert run.output.count("Shared prefix, ") == 2  # policy and reference
 
 
+@pytest.mark.long
+def test_two_ranks_take_the_step_of_one_where_both_leave_samples_out(tmp_path, finished_run, same_options) -> None:
+    """Dealt out anew once the advantages are known; the weights are partitioned (ZeRO stage 3)."""
+    run = run_training(tmp_path, 3, **same_options, actor__num_gpus_per_node=2, ds__zero_stage=3, train__micro_batch_size=4)
+    assert run.status == 0, run.output[-3000:]
+    with run.cache() as cache, finished_run.cache() as other:
+        steps, wanted = cache.records(), other.records()[0].metrics
+    first = steps[0].metrics
+    assert min(record.metrics["rpo/trained_share"] for record in steps) < 1
+    assert max(record.metrics["rpo/rollout_log_prob_gap"] for record in steps) < 2e-5  # the engine has the weights of both
+    for name in ("rpo/trained_share", "actor_grad_norm", "policy_loss", "reward", "response_length"):
+        assert first[name] == pytest.approx(wanted[name], rel=1e-3, abs=1e-6), name
+
+
 @pytest.mark.release
 def test_a_reward_model_scores_its_scores_steer_the_cache_and_a_history_is_the_baseline(tmp_path) -> None:
     run = run_training(

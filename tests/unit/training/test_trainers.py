@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
+from openrlhf_rpo.training.teaching import deal_again, teaches, teaching_part
 from openrlhf_rpo.training.trainers import RPOActorTrainer
 from openrlhf_rpo.upstream import Experience, platform
 from tests.unit.training.shared_prefix.conftest import batch, group, plain_actor, tiny_model
@@ -49,9 +50,12 @@ def one_process(tmp_path):
     torch.compiler.set_stance("default")
 
 
-def experience(old_log_probs):
+def experience(old_log_probs, silent=()):
+    """Eight samples of two groups; ``silent`` ones have no advantage."""
     sequences, attention, actions = INPUTS
     generator = torch.Generator().manual_seed(3)
+    advantages = torch.randn(8, 1, generator=generator).expand(actions.shape).contiguous()
+    advantages[list(silent)] = 0
     return Experience(
         sequences=sequences,
         attention_mask=attention,
@@ -59,17 +63,20 @@ def experience(old_log_probs):
         action_log_probs=old_log_probs,
         base_action_log_probs=-4 * actions.float(),
         rollout_log_probs=-4.1 * actions.float(),
-        advantages=torch.randn(8, 1, generator=generator).expand(actions.shape).contiguous(),
+        advantages=advantages,
         prompts=["a"] * 4 + ["b"] * 4,
         response_length=actions.sum(-1),
         total_length=attention.sum(-1).float(),
         index=list(range(8)),
-        info={"reward": torch.zeros(8)},
+        info={"reward": torch.arange(8.0)},
     )
 
 
-def train(args, old_log_probs=None):
-    """Gradient and status of one round; without old log-probs they are not a number, as our experience maker gives them."""
+def train(args, old_log_probs=None, silent=(), skips=True, ran=None):
+    """Gradient and status of one round; without old log-probs they are not a number, as our experience maker gives them.
+
+    ``ran``: a list that gets the number of samples of every forward pass with gradients.
+    """
     actor = plain_actor(tiny_model(), temperature=0.9)
     unknown = torch.full(INPUTS[2].shape, torch.nan)
     if args.rpo.shared_prefix != "off":
@@ -79,7 +86,10 @@ def train(args, old_log_probs=None):
         Strategy(args), actor, None, None, scheduler, micro_train_batch_size=args.train.micro_batch_size,
         dataloader_pin_memory=False,
     )  # fmt: skip
-    trainer.replay_buffer.append(experience(unknown if old_log_probs is None else old_log_probs.clone()))
+    trainer.skips &= skips
+    trainer.replay_buffer.append(experience(unknown if old_log_probs is None else old_log_probs.clone(), silent))
+    if ran is not None:
+        actor.register_forward_pre_hook(lambda _, inputs: ran.append(len(inputs[0])))
     torch.manual_seed(0)
     status = trainer.ppo_train(args.algo.kl.init_coef)
     return torch.cat([p.grad.flatten() for p in actor.parameters()]), status
@@ -121,3 +131,68 @@ def test_the_training_step_measures_how_far_the_rollout_was_off(parsed):
     _, status = train(parsed())
     gap = (old_log_probs() + 4.1).abs() * INPUTS[2]
     assert status["rollout_log_prob_gap"] == pytest.approx((gap.sum(-1) / INPUTS[2].sum(-1)).mean().item(), rel=1e-4)
+
+
+# ── Samples that do not teach ──
+
+SILENT = {"none": (), "one": (1,), "a group": (0, 1, 2, 3), "most": (0, 1, 3, 4, 6, 7), "all": range(8)}
+
+
+@pytest.mark.parametrize("shared_prefix", ["off", "auto"])
+@pytest.mark.parametrize("name", ["the defaults", "sequence mean", "gspo", "dual clip", "half groups", "all groups at once"])
+@pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT.keys())
+def test_leaving_out_samples_without_an_advantage_changes_neither_gradient_nor_figures(parsed, name, silent, shared_prefix):
+    flags, changes = OPTIONS[name]
+    args = parsed(*flags, rpo__shared_prefix=shared_prefix, **changes)
+    wanted, wanted_status = train(args, silent=silent, skips=False)
+    gradient, status = train(args, silent=silent)
+    assert (gradient - wanted).norm() <= 1e-5 * wanted.norm()
+    for figure in ("actor_grad_norm", "policy_loss", "reward", "response_length", "total_length"):
+        assert status[figure] == pytest.approx(wanted_status[figure], rel=1e-4, abs=1e-6), figure
+    assert status["reward"] == 3.5  # of all
+
+
+def test_samples_that_do_not_teach_are_not_run(parsed):
+    def ran(silent, *flags, **changes):
+        found = []
+        train(parsed(*flags, **changes), silent=silent, ran=found)
+        return found
+
+    off = {"rpo__shared_prefix": "off"}
+    assert sorted(ran(SILENT["most"], **off)) == [1, 2]  # both that teach were drawn for one micro-batch
+    assert ran(SILENT["none"], **off) == [4, 4]
+    assert ran(SILENT["all"], **off) == [1, 1]  # each process takes part in every backward pass
+    assert ran(SILENT["all"]) == [4, 1]  # the first one is checked whole
+    assert sum(ran(SILENT["most"], actor__entropy_coef=0.1, **off)) == 8  # entropy teaches, too
+    kl = {"algo__kl__init_coef": 0.1, "algo__kl__estimator": "k3"}
+    assert sum(ran(SILENT["most"], "--algo.kl.use_loss", **kl, **off)) == 8
+
+
+def test_the_part_that_teaches_has_no_padding_of_others():
+    lengths = INPUTS[1].sum(-1).tolist()
+    longest = lengths.index(max(lengths))
+    whole = experience(-4 * INPUTS[2].float(), silent=[0, 1, 2])
+    found, n = teaching_part(whole), max(lengths[3:])
+    assert longest < 3 and n < lengths[longest]
+    assert found.sequences.shape == (5, n) and found.action_mask.shape == found.advantages.shape == (5, n - 1)
+    assert torch.equal(found.sequences, whole.sequences[3:, :n]) and torch.equal(
+        found.info["reward"], torch.arange(3.0, 8.0)
+    )
+    assert found.prompts == ["a"] + ["b"] * 4
+    [alone] = teaching_part(experience(None, silent=range(8))).sequences
+    shortest = lengths.index(min(lengths))
+    assert torch.equal(alone, whole.sequences[shortest, : min(lengths)])
+
+
+def test_ranks_get_samples_by_what_training_computes_of_them(parsed):
+    """The group that teaches nothing goes with one that does on neither rank, but beside the other silent one."""
+    args = parsed(actor__num_gpus_per_node=2, train__batch_size=16, rollout__batch_size=4)
+    first, second = experience(-4 * INPUTS[2].float(), silent=range(4)), experience(-4 * INPUTS[2].float(), silent=range(4))
+    second.index = list(range(8, 16))
+    second.info = {"reward": torch.arange(8.0, 16.0)}
+    assert deal_again([first], parsed()) == [first]  # one rank
+    dealt = deal_again([first, second], args)
+    assert [len(micro.sequences) for micro in dealt] == [4] * 4
+    silent = [not teaches(micro).any() for micro in dealt]
+    assert silent[:2] == silent[2:] and sum(silent) == 2  # the n-th of both ranks
+    assert sorted(float(x) for micro in dealt for x in micro.info["reward"]) == list(range(16))

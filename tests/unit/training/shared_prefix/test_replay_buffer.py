@@ -88,3 +88,15 @@ def test_a_budget_for_whole_rows_would_need_more_micro_batches(strategy):
     made = buffer(dynamic=True)
     made.setup_dynamic_batch(strategy)
     assert made.dynamic_optimizer_step == [1, 1]
+
+
+def test_samples_that_training_leaves_out_take_no_room_in_a_dynamic_batch(strategy):
+    """Costs 1, 90 | 80, 110 tokens instead of 100, 90 | ..., 150 a micro-batch; the loss divides by the tokens of all."""
+    made = buffer(dynamic=True)
+    for item in made.items:
+        item.advantages = item.action_mask * float(item.prompts != ["a"])
+    made.skips = True
+    made.setup_dynamic_batch(strategy)
+    assert made.dynamic_optimizer_step == [1, 0, 1]
+    assert sorted(next(iter(loader(made))).prompts) == ["a"] * 4 + ["b"] * 4
+    assert made.dynamic_batch_num_tokens == [100.0, 120.0, 120.0]

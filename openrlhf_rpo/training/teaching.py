@@ -1,0 +1,92 @@
+"""Which samples of a batch teach anything: those with an advantage that is not 0.
+
+The others have no gradient: wrong answers under a baseline of zero, and groups whose samples all have the same reward. The
+loss divides by all tokens of the optimizer step, so leaving their forward and backward pass out changes no gradient.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from openrlhf_rpo.training.passes import learns_from_advantages_alone
+from openrlhf_rpo.training.shared_prefix.batches import over_ranks
+from openrlhf_rpo.upstream import Experience, make_experience_batch, split_experience_batch
+
+
+def teaches(experience: "Experience") -> torch.Tensor:
+    """(B,) bool: whether a token with loss has an advantage. Of a single sample, without the first dimension, ()."""
+    return ((experience.advantages != 0) & (experience.action_mask > 0)).any(-1)
+
+
+def part(experience: "Experience", rows: Sequence[int]) -> "Experience":
+    """The experience with some of its rows, without the padding that only others needed."""
+    n, chosen = len(experience.sequences), torch.as_tensor(rows)
+    attended = experience.attention_mask[chosen].any(0).nonzero()
+    padding = experience.sequences.shape[1] - int(attended.max()) - 1
+
+    def of(value: Any, step: bool) -> Any:
+        if isinstance(value, torch.Tensor) and value.dim() and len(value) == n:
+            found = value[chosen.to(value.device)]
+            return found[:, : found.shape[1] - padding] if step else found
+        if isinstance(value, list) and len(value) == n:
+            return [value[i] for i in rows]
+        if isinstance(value, dict):
+            return {name: of(one, False) for name, one in value.items()}
+        return value
+
+    names = [field.name for field in fields(experience)]
+    return Experience(**{name: of(getattr(experience, name), Experience.is_step_tensor_field(name)) for name in names})
+
+
+def teaching_part(experience: "Experience") -> "Experience":
+    """Its rows that teach; the shortest one if none does, because every process takes part in every backward pass."""
+    rows = teaches(experience).nonzero().flatten().tolist()
+    if len(rows) == len(experience.sequences):
+        return experience
+    return part(experience, rows or [int(experience.attention_mask.sum(-1).argmin())])
+
+
+def figures_of_all(status: dict[str, Any], experience: "Experience") -> None:
+    """Make the figures of a training step, which ran ``teaching_part``, those of all samples where these have them.
+
+    ``status`` is what upstream's ``training_step`` returns. What training itself measures, such as the share of clipped
+    ratios, remains that of the part.
+    """
+    own = {field.name: getattr(experience, field.name) for field in fields(experience)}
+    known = {name: value for name, value in own.items() if Experience.is_episode_tensor_field(name)} | experience.info
+    for name in status["metrics"].keys() & known.keys():
+        value = known[name]
+        status["metrics"][name] = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float)
+    status["num_samples"] = float(len(experience.sequences))
+    status["num_action_tokens"] = float(experience.action_mask.sum())
+
+
+def trained_share(experiences: Sequence["Experience"], args: SimpleNamespace) -> float:
+    """The share of a step's samples that training runs."""
+    if not learns_from_advantages_alone(args):
+        return 1.0
+    return torch.cat([teaches(experience) for experience in experiences]).float().mean().item()
+
+
+def deal_again(experiences: list["Experience"], args: SimpleNamespace) -> list["Experience"]:
+    """The samples in micro-batches, dealt out to the ranks by what training computes of them.
+
+    Ranks wait for each other at every micro-batch. The experiences as they are where all samples teach, on one rank, and
+    with dynamic micro-batches, which are made by cost. ``index`` of each is lost.
+    """
+    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size // args.ds.tensor_parallel_size
+    if ranks == 1 or args.train.dynamic_batch_enable or trained_share(experiences, args) == 1:
+        return experiences
+    order = torch.tensor([i for experience in experiences for i in experience.index]).argsort().tolist()
+    split = [sample for experience in experiences for sample in split_experience_batch(experience)]
+    samples = [split[i] for i in order]
+    rows = [s.sequences[s.attention_mask.bool()] if teaches(s) else s.sequences[:1] for s in samples]
+    size = args.train.micro_batch_size
+    return [
+        make_experience_batch([samples[i] for i in rank[at : at + size]])
+        for rank in over_ranks(rows, args.rollout.n_samples_per_prompt, ranks)
+        for at in range(0, len(rank), size)
+    ]
