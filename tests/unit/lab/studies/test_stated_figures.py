@@ -63,7 +63,7 @@ def test_the_table_of_the_pretrained_model_is_that_of_the_report():
         (ROOT / "docs" / "methods.md").read_text(),
         re.MULTILINE,
     )
-    found = result("2026-11-25-real")["levels"]["letter_counting"]["arms"]
+    found = result("2026-11-26-real")["levels"]["letter_counting"]["arms"]
     assert [row[0] for row in rows] == list(ARMS)
     for (_, early, end, tokens, seconds), name in zip(rows, ("raft", "rpo", "verify"), strict=True):
         arm = found[name]
