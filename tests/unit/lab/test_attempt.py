@@ -1,4 +1,4 @@
-"""Whose work it is that keeps a machine busy beside a run. Killing: tests/long/test_kill_resume.py."""
+"""Whose work it is that keeps a machine busy beside a run."""
 
 import subprocess
 import sys
