@@ -5,18 +5,20 @@ from typing import Any
 from openrlhf_rpo.training.adapter import merged_adapter
 from openrlhf_rpo.training.experience_maker import rollout_log_prob_gap
 from openrlhf_rpo.training.passes import learns_from_advantages_alone, needs_old_log_probs, shares_prefixes
+from openrlhf_rpo.training.shared_prefix.actor import SharedForward
 from openrlhf_rpo.training.shared_prefix.replay_buffer import GroupReplayBuffer
 from openrlhf_rpo.training.teaching import figures_of_all, teaching_part
 from openrlhf_rpo.upstream import ActorPPOTrainer, CriticPPOTrainer
 
 
-def keep_groups(trainer: Any) -> None:
-    """Micro-batches of whole groups, if those share their prefix."""
+def keep_groups(trainer: Any, skips: bool = False) -> None:
+    """Micro-batches of whole groups, if those share their prefix; ``skips`` is ``GroupReplayBuffer``'s."""
     if shares_prefixes(trainer.args):
         plain = trainer.replay_buffer
         trainer.replay_buffer = GroupReplayBuffer(
             trainer.micro_train_batch_size, plain.limit, plain.cpu_offload, plain.packing_samples, plain.dynamic_batch
         )
+        trainer.replay_buffer.skips = skips
 
 
 class RPOCriticTrainer(CriticPPOTrainer):
@@ -30,17 +32,7 @@ class RPOActorTrainer(ActorPPOTrainer):
         super().__init__(strategy, actor, *args, **kwargs)
         self.needs_old_log_probs = needs_old_log_probs(self.args)
         self.skips = learns_from_advantages_alone(self.args)
-        keep_groups(self)
-
-    def ppo_train(self, kl_ctl: float) -> dict[str, Any]:
-        if isinstance(self.replay_buffer, GroupReplayBuffer):
-            self.replay_buffer.skips = self.skips and self.is_checked
-        return super().ppo_train(kl_ctl)
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether sharing prefixes, if the policy does, was compared with the plain pass: on a whole micro-batch."""
-        return getattr(self.actor.forward, "checked", True)
+        keep_groups(self, self.skips)
 
     def broadcast_to_vllm(self) -> None:
         """As upstream, with a LoRA adapter merged into the weights."""
@@ -49,7 +41,11 @@ class RPOActorTrainer(ActorPPOTrainer):
 
     def training_step(self, experience: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As upstream, on the samples that teach (``training/teaching.py``): the same gradient."""
-        part = teaching_part(experience) if self.skips and self.is_checked else experience
+        if not self.skips:
+            return self._training_step(experience, *args, **kwargs)
+        if isinstance(self.actor.forward, SharedForward):  # compared with the plain pass on whole groups
+            self.actor.forward.trusted(experience.sequences, experience.action_mask, experience.attention_mask)
+        part = teaching_part(experience)
         status = self._training_step(part, *args, **kwargs)
         if part is not experience:
             figures_of_all(status, experience)
