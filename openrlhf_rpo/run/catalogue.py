@@ -42,7 +42,9 @@ ROLLOUT = {
     "rpo/tokens_generated_total": Figure("tokens", "generated since the start of the run, including the initial cache"),
     "rpo/tokens_reused_total": Figure("tokens", "reused since the start of the run"),
     "rpo/rollout_log_prob_gap": Figure(
-        "", "mean difference between the engine's and the trainer's log-probs of a sample; large when weights are stale"
+        "",
+        "mean difference between the engine's and the trainer's log-probs, of the samples that training ran; large when "
+        "weights are stale",
     ),
     "rpo/trained_share": Figure("share", "samples that training ran; it leaves out those whose advantage is 0"),
     "rpo/drafts/tokens": Figure("tokens", "proposed by the question's stored paths, per sample, with --rpo.drafts"),
