@@ -35,6 +35,7 @@ _CLASSES = {
     "apply_length_penalties": "openrlhf.trainer.ppo_utils.length_penalty",
     "balance_experiences": "openrlhf.trainer.ppo_utils.experience",
     "make_experience_batch": "openrlhf.trainer.ppo_utils.experience",
+    "remove_padding_in_sequences": "openrlhf.trainer.ppo_utils.experience",
     "split_experience_batch": "openrlhf.trainer.ppo_utils.experience",
     "BasePPOTrainer": "openrlhf.trainer.ppo_trainer",
     "CriticPPOTrainer": "openrlhf.trainer.ray.ppo_critic",

@@ -13,7 +13,7 @@ import torch
 
 from openrlhf_rpo.training.passes import learns_from_advantages_alone
 from openrlhf_rpo.training.shared_prefix.batches import over_ranks
-from openrlhf_rpo.upstream import Experience, make_experience_batch, split_experience_batch
+from openrlhf_rpo.upstream import Experience, make_experience_batch, remove_padding_in_sequences, split_experience_batch
 
 
 def teaches(experience: "Experience") -> torch.Tensor:
@@ -21,24 +21,10 @@ def teaches(experience: "Experience") -> torch.Tensor:
     return ((experience.advantages != 0) & (experience.action_mask > 0)).any(-1)
 
 
-def part(experience: "Experience", rows: Sequence[int]) -> "Experience":
-    """The experience with some of its rows, without the padding that only others needed."""
-    n, chosen = len(experience.sequences), torch.as_tensor(rows)
-    attended = experience.attention_mask[chosen].any(0).nonzero()
-    padding = experience.sequences.shape[1] - int(attended.max()) - 1
-
-    def of(value: Any, step: bool) -> Any:
-        if isinstance(value, torch.Tensor) and value.dim() and len(value) == n:
-            found = value[chosen.to(value.device)]
-            return found[:, : found.shape[1] - padding] if step else found
-        if isinstance(value, list) and len(value) == n:
-            return [value[i] for i in rows]
-        if isinstance(value, dict):
-            return {name: of(one, False) for name, one in value.items()}
-        return value
-
-    names = [field.name for field in fields(experience)]
-    return Experience(**{name: of(getattr(experience, name), Experience.is_step_tensor_field(name)) for name in names})
+def computed(sample: "Experience", skips: bool = True) -> torch.Tensor:
+    """The tokens of a single sample that training computes; one if it is left out, for whole micro-batches are not empty."""
+    row = sample.sequences[sample.attention_mask.bool()]
+    return row[:1] if skips and not teaches(sample) else row
 
 
 def teaching_part(experience: "Experience") -> "Experience":
@@ -46,7 +32,8 @@ def teaching_part(experience: "Experience") -> "Experience":
     rows = teaches(experience).nonzero().flatten().tolist()
     if len(rows) == len(experience.sequences):
         return experience
-    return part(experience, rows or [int(experience.attention_mask.sum(-1).argmin())])
+    samples = remove_padding_in_sequences(split_experience_batch(experience))
+    return make_experience_batch([samples[i] for i in rows or [int(experience.attention_mask.sum(-1).argmin())]])
 
 
 def figures_of_all(status: dict[str, Any], experience: "Experience") -> None:
@@ -74,19 +61,18 @@ def trained_share(experiences: Sequence["Experience"], args: SimpleNamespace) ->
 def deal_again(experiences: list["Experience"], args: SimpleNamespace) -> list["Experience"]:
     """The samples in micro-batches, dealt out to the ranks by what training computes of them.
 
-    Ranks wait for each other at every micro-batch. The experiences as they are where all samples teach, on one rank, and
-    with dynamic micro-batches, which are made by cost. ``index`` of each is lost.
+    Ranks wait for each other at every micro-batch. The experiences as they are on one rank, and with dynamic micro-batches,
+    which are made by cost. ``index`` of each is lost.
     """
     ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size // args.ds.tensor_parallel_size
-    if ranks == 1 or args.train.dynamic_batch_enable or trained_share(experiences, args) == 1:
+    if ranks == 1 or args.train.dynamic_batch_enable:
         return experiences
     order = torch.tensor([i for experience in experiences for i in experience.index]).argsort().tolist()
     split = [sample for experience in experiences for sample in split_experience_batch(experience)]
     samples = [split[i] for i in order]
-    rows = [s.sequences[s.attention_mask.bool()] if teaches(s) else s.sequences[:1] for s in samples]
     size = args.train.micro_batch_size
     return [
         make_experience_batch([samples[i] for i in rank[at : at + size]])
-        for rank in over_ranks(rows, args.rollout.n_samples_per_prompt, ranks)
+        for rank in over_ranks(list(map(computed, samples)), args.rollout.n_samples_per_prompt, ranks)
         for at in range(0, len(rank), size)
     ]

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from openrlhf_rpo.training.shared_prefix.batches import Unit, fewest_micro_batches, fit, micro_batches
-from openrlhf_rpo.training.teaching import teaches
+from openrlhf_rpo.training.teaching import computed
 from openrlhf_rpo.upstream import Experience, NaiveReplayBuffer
 
 
@@ -41,7 +41,7 @@ class GroupReplayBuffer(NaiveReplayBuffer):
         args = strategy.args
         size = args.train.batch_size // dist.get_world_size(group=group)
         steps = [range(i, i + size) for i in range(0, len(self.items), size)]
-        rows = [self._costly(item) for item in self.items]
+        rows = [computed(item, self.skips) for item in self.items]
         limit = args.train.max_tokens_per_gpu
         units = [fit(rows, self._groups(step), limit) for step in steps]
         counts = torch.tensor([fewest_micro_batches(rows, u, limit) for u in units], dtype=torch.int)
@@ -54,11 +54,6 @@ class GroupReplayBuffer(NaiveReplayBuffer):
         self.dynamic_sample_loss_scale = [len(batch) / size for part in parts for batch in part]
         self.dynamic_batch_num_tokens = [t for (t, _), part in zip(totals.tolist(), parts, strict=True) for _ in part]
         self.dynamic_global_batch_size = [n for (_, n), part in zip(totals.tolist(), parts, strict=True) for _ in part]
-
-    def _costly(self, item: "Experience") -> torch.Tensor:
-        """The tokens of a sample that are computed; one at least, for whole micro-batches are not empty."""
-        row = item.sequences[item.attention_mask.bool()]
-        return row[:1] if self.skips and not teaches(item) else row
 
     def _groups(self, step: range) -> list[Unit]:
         """Lists of neighbours with the same prompt."""

@@ -175,9 +175,8 @@ def test_the_part_that_teaches_has_no_padding_of_others():
     found, n = teaching_part(whole), max(lengths[3:])
     assert longest < 3 and n < lengths[longest]
     assert found.sequences.shape == (5, n) and found.action_mask.shape == found.advantages.shape == (5, n - 1)
-    assert torch.equal(found.sequences, whole.sequences[3:, :n]) and torch.equal(
-        found.info["reward"], torch.arange(3.0, 8.0)
-    )
+    assert torch.equal(found.sequences, whole.sequences[3:, :n])
+    assert torch.equal(torch.tensor(found.info["reward"]), torch.arange(3.0, 8.0))
     assert found.prompts == ["a"] + ["b"] * 4
     [alone] = teaching_part(experience(None, silent=range(8))).sequences
     shortest = lengths.index(min(lengths))
