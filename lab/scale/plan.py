@@ -170,7 +170,8 @@ def of_step(metrics: Mapping[str, float], samples: Sequence[Mapping[str, Any]], 
     scored = column(lambda row: row["prefix_length"] + row["cut"]) * ("timing/verify" in metrics)
     prompt = metrics["total_length"] - metrics["rpo/path_length"]
     common = bool((prefix == prefix[:, :1]).all())
-    trained = sum(shared_tokens([ids(row) for row in group]) for group in groups)
+    # Under RAFT a sample without a reward has no advantage.
+    trained = sum(shared_tokens([ids(row) for row in group if row["shaped_reward"]]) for group in groups)
     taken = {"rollout": metrics.get("timing/verify", 0.0) + metrics["timing/rollout"], "train": metrics["timing/train"]}
     taken["rest"] = metrics["timing/step_total"] - sum(taken.values())
     drafts = None
@@ -218,7 +219,7 @@ def page(figures: Mapping[str, Any]) -> list[str]:
         "Nothing here was run on a GPU. H100s that generate and train in turn, an engine on each, "
         f"{A_GPU} samples a GPU in groups of {GROUP}, log-normal lengths with a mean of {model.MEAN_SHARE} of the longest. "
         f"Assumed: 0.75 of the groups go on from stored paths, `verify` keeps {model.KEPT} of a path, and of "
-        f"{DRAFTS.tokens:g} drafted tokens {DRAFTS.accepted:g} are accepted.",
+        f"{DRAFTS.tokens:g} drafted tokens {DRAFTS.accepted:g} are accepted. Every sample teaches.",
         "",
     ]
     head = ["GPUs", "model", "longest", "way", "new tokens", "verify", "rollout", "train", "rest", "step, s", "times faster"]
