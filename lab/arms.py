@@ -13,6 +13,7 @@ AVERAGED = {"train.enable_ema": True, "train.ema_beta": 0.8}
 BRIEFLY = {"train.enable_ema": True, "train.ema_beta": 0.7}  # over about three steps
 REINFORCE = {"algo.advantage.estimator": "reinforce"}  # over the frontier's group_norm
 RAFT = {"rpo.preset": "raft", **REINFORCE}
+PASSES = "train.max_epochs"  # how often a step trains on its batch
 METHODS = Path(__file__).resolve().parents[1] / "examples" / "methods"
 
 
@@ -29,8 +30,9 @@ class Arm:
 
     @property
     def label(self) -> str:
-        """The name with shape and learning rate, for folders and tables."""
-        return f"{self.name}-{self.questions}x{self.samples}-lr{self.lr:g}"
+        """The name with shape, passes over a batch and learning rate, for folders and tables."""
+        passes = f"-{self.options[PASSES]}passes" if PASSES in self.options else ""
+        return f"{self.name}-{self.questions}x{self.samples}{passes}-lr{self.lr:g}"
 
     def named(self, name: str, options: Mapping[str, object]) -> "Arm":
         """A copy with another name and more options."""

@@ -4,9 +4,9 @@ Three sets of questions, of a level of the testbed or of a family (``lab/real``)
 every choice (validation), and 128 others that only the report sees (test). Every run is one of the frontier's
 (``lab/frontier.py``): the real command, arms alternating seed by seed, the same number of steps and samples a step.
 
-1. Tuning: every arm is trained with the same learning rates, batch shapes and seeds. The cell with the highest validation
-   accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run, of the policy. With
-   ``--tune-on``, what one level chose holds for all. With one learning rate and one shape nothing is tuned.
+1. Tuning: every arm is trained with the same learning rates, batch shapes, passes over a batch, and seeds. The cell with
+   the highest validation accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run,
+   of the policy. With ``--tune-on``, what one level chose holds for all. With one of each nothing is tuned.
 2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
    the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight; ``--samples 1 0``
    leaves them out). Arms that reuse answers generate less a step: ``--reuse-steps`` gives them more steps.
@@ -69,7 +69,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     tuning = _changed(args, out=args.out / "tuning", arms=own, seeds=args.tuning_seeds, samples=[args.samples[0], 0])
     tuning.levels = [args.tune_on] if args.tune_on else args.levels
     where = {level: args.tune_on or level for level in args.levels}
-    if len(args.lr) * len(args.shape) > 1 or args.tune:
+    if len(args.lr) * len(args.shape) * len(args.passes) > 1 or args.tune:
         tried = frontier.measure(tuning)["levels"]
     else:
         tried = {at: {} for at in where.values()}

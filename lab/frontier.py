@@ -10,7 +10,8 @@ optimizer, weight sync, cache), without start-up and evaluations.
     python -m lab.bench frontier --seeds 0 1 2 --report FILE         finished runs are not run again
     python -m lab.bench frontier --arms rpo --seeds 100 --lr 1e-4 3e-4 --shape 8x4 16x4    tune on a separate seed
 
-The figures: level -> arm -> accuracy, accuracy_sd, pass_at_8, tokens_per_sample, generated_tokens, seconds, and the curve.
+The figures: level -> arm -> accuracy, accuracy_sd, pass_at_8, tokens_per_sample, generated_tokens, seconds, and each run's
+curve.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from lab.arms import Arm, arms
+from lab.arms import PASSES, Arm, arms
 from lab.bench import about, header, table, write_report
 from lab.command import GRPO, option_words
 from lab.figures import RunFigures, read_run
@@ -77,6 +78,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=NAMES)
     parser.add_argument("--seeds", nargs="+", type=int, help="(default: %(default)s)")
     parser.add_argument("--shape", nargs="+", metavar="QxS", help="questions x samples per step to try, same total")
+    parser.add_argument("--passes", nargs="+", type=int, default=[1], help="over a batch in training, to try (default: 1)")
     parser.add_argument("--steps", type=int, help="length of every run (default: each arm's own)")
     parser.add_argument("--questions", type=int, help="at most so many to train on (default: %(default)s)")
     parser.add_argument("--evaluations", type=int, help="evaluations per run (default: %(default)s)")
@@ -138,9 +140,10 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
 
 
 def varied(args: argparse.Namespace, level: str) -> list[Arm]:
-    """The arms of a level in every requested shape and learning rate. Raises UsageError for one that has no shape left."""
+    """The arms of a level in every requested shape, learning rate and number of passes. Raises UsageError for one that has
+    no shape left."""
     found = []
-    for name, lr, shape in itertools.product(args.arms, args.lr or [None], args.shape or [None]):
+    for name, lr, shape, passes in itertools.product(args.arms, args.lr or [None], args.shape or [None], args.passes):
         arm = arms(level)[name]
         if shape is not None:
             questions, samples = _shape(shape)
@@ -148,6 +151,8 @@ def varied(args: argparse.Namespace, level: str) -> list[Arm]:
                 continue  # the default, group_norm, compares the samples of a question
             steps = max(1, round(arm.steps * arm.questions * arm.samples / (questions * samples)))
             arm = replace(arm, questions=questions, samples=samples, steps=steps)
+        if passes != 1:
+            arm = arm.named(name, {PASSES: passes})
         found.append(replace(arm, lr=lr or arm.lr, steps=args.steps or arm.steps))
     for name in args.arms:
         if not any(arm.name == name for arm in found):
@@ -286,10 +291,10 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
                 "accuracy": r["end"]["accuracy"],
                 "length": r["end"]["tokens"],
                 "curve": [(t, a) for t, _, a in r["curve"]],
+                "clock": [round(s, 1) for _, s, _ in r["curve"]],
             }
             for r in results
         },
-        "curves": [[[round(t), round(s, 1), round(a, 4)] for t, s, a in r["curve"]] for r in results],
     }
 
 
@@ -321,7 +326,8 @@ def plot(levels: Mapping[str, Any], path: Path) -> None:
         for row, (level, by_arm) in zip(axes.reshape(-1, 2), levels.items(), strict=True):
             for (name, s), (column, axis) in itertools.product(by_arm.items(), enumerate(row)):
                 if name != "base":
-                    curve = mean_curve(s["curves"])
+                    runs = s["by_seed"].values()
+                    curve = mean_curve([[(t, c, a) for (t, a), c in zip(r["curve"], r["clock"], strict=True)] for r in runs])
                     style = {"color": f"C{names.index(name) % 10}", "ls": "-" if names.index(name) < 10 else "--"}
                     axis.plot([p[column] for p in curve], [p[2] for p in curve], label=name, lw=1.2, marker=".", **style)
             for axis, label in zip(row, ("generated tokens, including initial cache", "seconds of steps"), strict=True):

@@ -170,3 +170,13 @@ def test_one_sample_a_question_is_tried_where_samples_are_not_compared(tmp_path)
     asked.shape = ["32x1"]
     with pytest.raises(UsageError, match="--shape 32x1: grpo_alone compares samples"):
         frontier.varied(asked, "hard")
+
+
+def test_a_batch_is_trained_on_as_often_as_asked(tmp_path):
+    asked = arguments(tmp_path, "--lr", "5e-4", "--shape", "32x1", "--passes", "1", "2")
+    asked.arms, asked.questions = ["verify_raft"], 8
+    once, twice = [frontier.cell(asked, "hard", arm, 1).job for arm in frontier.varied(asked, "hard")]
+    assert (once.run.name, twice.run.name) == ("verify_raft-32x1-lr0.0005/seed1", "verify_raft-32x1-2passes-lr0.0005/seed1")
+    said = " ".join(twice.words)
+    assert "--train.max_epochs 2" in said and "--train.max_epochs" not in " ".join(once.words)
+    assert said.replace(" --train.max_epochs 2", "").replace("-2passes", "") == " ".join(once.words)
