@@ -2,11 +2,13 @@
 
 Three sets of questions, of a level of the testbed or of a family (``lab/real``): those to train on, 128 held-out ones for
 every choice (validation), and 128 others that only the report sees (test). Every run is one of the frontier's
-(``lab/frontier.py``): the real command, arms alternating seed by seed, the same number of steps and samples a step.
+(``lab/frontier.py``): the real command, arms alternating seed by seed, the same number of samples: ``--steps`` counts steps
+of 32, and there are as many more where they are smaller.
 
 1. Tuning: every arm is trained with the same learning rates, batch shapes, passes over a batch, and seeds. The cell with
    the highest validation accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run,
-   of the policy. With ``--tune-on``, what one level chose holds for all. With one of each nothing is tuned.
+   of the policy (half as many as in a run of the report). With ``--tune-on``, what one level chose holds for all. With one
+   of each nothing is tuned.
 2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
    the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight; ``--samples 1 0``
    leaves them out). Arms that reuse answers generate less a step: ``--reuse-steps`` gives them more steps.
@@ -36,22 +38,24 @@ from openrlhf_rpo.reports.comparison import at, cost_of
 
 FULL = {"grpo": "grpo_alone", "raft": "raft"}
 """Arms on full answers: their name here, and the frontier's."""
-REUSE = {"rpo": "rpo_raft", "verify": "verify_raft"}
+REUSE = {"rpo": "rpo_raft", "verify": "verify_raft", "experience": "experience_raft"}
 NAMES = FULL | REUSE
+SAMPLES = 32
+"""Samples of a step that ``--steps`` counts."""
 ACCURACIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 Curve = Sequence[tuple[float, float]]
 """(generated tokens, accuracy) at each evaluation, from 0 tokens on."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--arms", nargs="+", default=list(NAMES), choices=list(NAMES))
+    parser.add_argument("--arms", nargs="+", default=["grpo", "raft", "rpo", "verify"], choices=list(NAMES))
     parser.add_argument("--lr", nargs="+", type=float, help="learning rates to choose from (default: %(default)s)")
     parser.add_argument("--tuning-seeds", nargs="+", type=int, default=[100, 101], help="(default: %(default)s)")
     parser.add_argument("--tune", action="store_true", help="only choose, report nothing")
     parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
     parser.add_argument("--reuse-steps", type=int, metavar="N", help="report runs of this length of arms that reuse answers")
     frontier.add_run_arguments(parser, "runs/evidence")
-    parser.set_defaults(seeds=list(range(900, 908)), questions=512, evaluations=4, samples=[1, 8], steps=16)
+    parser.set_defaults(seeds=list(range(900, 908)), questions=512, evaluations=8, samples=[1, 8], steps=16)
     parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4", "32x1"])
 
 
@@ -59,7 +63,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Tune, then report. Raises UsageError if tuning has to be finished first."""
     if args.quick:
         args.levels, args.seeds, args.tuning_seeds, args.arms = ["main"], [0], [0], ["raft"]
-        args.lr, args.shape, args.steps, args.evaluations, args.samples = [5e-4], ["4x4"], 2, 1, [1, 1]
+        args.lr, args.shape, args.steps, args.evaluations, args.samples = [5e-4], ["4x4"], 1, 1, [1, 1]
     return measure(args)
 
 
@@ -67,10 +71,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """The figures: of the tuning and, unless ``args.tune``, of the report."""
     own = [NAMES[name] for name in args.arms]
     tuning = _changed(args, out=args.out / "tuning", arms=own, seeds=args.tuning_seeds, samples=[args.samples[0], 0])
+    tuning.evaluations = max(1, args.evaluations // 2)
     tuning.levels = [args.tune_on] if args.tune_on else args.levels
     where = {level: args.tune_on or level for level in args.levels}
     if len(args.lr) * len(args.shape) * len(args.passes) > 1 or args.tune:
-        tried = frontier.measure(tuning)["levels"]
+        tried = frontier.measure(tuning, {at: cells(tuning, at) for at in tuning.levels})["levels"]
     else:
         tried = {at: {} for at in where.values()}
     chosen = {level: [choose(at, NAMES[name], tried[at], tuning) for name in args.arms] for level, at in where.items()}
@@ -78,7 +83,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     if not args.tune:
         places = {"out": args.out / "report", "held_out_after": frontier.N_HELDOUT}
         report = _changed(args, **places, arms=own, lr=None, shape=None)
-        lasting = {level: [lengthened(arm, args.reuse_steps) for arm in some] for level, some in chosen.items()}
+        longer = (args.reuse_steps or args.steps) / args.steps
+        lasting = {level: [lengthened(arm, longer) for arm in some] for level, some in chosen.items()}
         for level, found in frontier.measure(report, lasting)["levels"].items():
             figures["levels"][level] |= compared(found, figures["levels"][level], bool(args.samples[1]))
         write_report(args.report, figures, page(figures, args.report))
@@ -95,23 +101,29 @@ def _changed(args: argparse.Namespace, **changes: object) -> argparse.Namespace:
 # ── Tuning ──
 
 
+def cells(args: argparse.Namespace, level: str) -> list[Arm]:
+    """The arms in every learning rate, shape and number of passes, all with as many samples in their whole run."""
+    found = frontier.varied(args, level)
+    return [replace(arm, steps=max(1, round(args.steps * SAMPLES / (arm.questions * arm.samples)))) for arm in found]
+
+
 def choose(level: str, name: str, tried: Mapping[str, Any], tuning: argparse.Namespace) -> Arm:
     """The cell of an arm with the highest score; the only one where nothing was tried.
 
     Raises UsageError if one of them lacks a seed (``--finished``).
     """
-    cells = frontier.varied(_changed(tuning, arms=[name]), level)
+    grid = cells(_changed(tuning, arms=[name]), level)
     if not tried:
-        return cells[0]
-    for cell in cells:
+        return grid[0]
+    for cell in grid:
         if set(tried.get(cell.label, {}).get("seeds", [])) != set(tuning.seeds):
             raise UsageError(f"{cell.label} on level {level} is not tuned: the same command without --finished does it")
-    return max(cells, key=lambda cell: score(tried[cell.label]))
+    return max(grid, key=lambda cell: score(tried[cell.label]))
 
 
-def lengthened(arm: Arm, steps: int | None) -> Arm:
-    """The arm with as many steps if it reuses answers: it generates fewer tokens a step."""
-    return replace(arm, steps=steps) if steps and arm.name in REUSE.values() else arm
+def lengthened(arm: Arm, times: float) -> Arm:
+    """The arm with so many times its steps if it reuses answers: it generates fewer tokens a step."""
+    return replace(arm, steps=round(times * arm.steps)) if arm.name in REUSE.values() else arm
 
 
 def score(tried: Mapping[str, Any]) -> float:

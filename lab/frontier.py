@@ -38,6 +38,7 @@ from openrlhf_rpo.reports.comparison import at
 from openrlhf_rpo.run.files import contents_of
 
 N_HELDOUT = 128
+MICRO_BATCH = 16
 COLUMNS = (
     *("arm", "shape, lr", "accuracy at the end", "pass@8", "tokens per sample", "generated tokens", "seconds of steps"),
     *("truncated", "groups without variance"),
@@ -47,8 +48,6 @@ BASE = {
     **GRPO,
     "eval.temperature": 1.0,
     "actor.lr_scheduler": "constant",
-    "rollout.micro_batch_size": 16,
-    "train.micro_batch_size": 16,
     "ckpt.best_metric_key": "none",
 }
 
@@ -194,6 +193,8 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
         "rollout.batch_size": arm.questions,
         "rollout.n_samples_per_prompt": arm.samples,
         "train.batch_size": arm.questions * arm.samples,
+        "rollout.micro_batch_size": min(MICRO_BATCH, arm.questions * arm.samples),
+        "train.micro_batch_size": min(MICRO_BATCH, arm.questions * arm.samples),
         "train.num_episodes": episodes,
         "actor.adam.lr": arm.lr,
         **{name: str(v).format(data=data) if isinstance(v, str) else v for name, v in arm.options.items()},

@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.quick:
         base.make(solutions=4)
         args.levels, args.tuning_seeds, args.arms, args.tune = [TUNED_ON], [0], ["verify"], True
-        args.lr, args.shape, args.steps, args.evaluations, args.held_out = [3e-5], ["2x2"], 2, 1, 4
-        args.also += ["data.max_len=128", "rollout.micro_batch_size=4", "train.micro_batch_size=4"]
+        args.lr, args.shape, args.steps, args.evaluations, args.held_out = [3e-5], ["8x2"], 1, 1, 4
+        args.also += ["data.max_len=128"]
     else:
         base.make()
     return evidence.measure(args)

@@ -53,7 +53,7 @@ def measured(monkeypatch, tried: dict[tuple[str, float], tuple[float, ...]]) -> 
     def measure(args, chosen=None):
         calls.append(args)
         tuned = {f"{name}-8x4-lr{lr:g}": summary(name, 40_000, *ends) for (name, lr), ends in tried.items()}
-        return ABOUT | {"levels": {"hard": {"base": 0.125, **(FRESH if chosen else tuned)}}}
+        return ABOUT | {"levels": {"hard": {"base": 0.125, **(FRESH if args.held_out_after else tuned)}}}
 
     monkeypatch.setattr(frontier, "measure", measure)
     return calls
@@ -145,8 +145,10 @@ def test_what_was_chosen_on_one_level_is_reported_on_another(tmp_path, monkeypat
     def measure(args, chosen=None):
         calls.append(args)
         tuned = {f"{name}-8x4-lr{lr:g}": summary(name, 40_000, *ends) for (name, lr), ends in TRIED.items()}
-        assert args.levels == (["main"] if chosen else ["hard"])
-        return ABOUT | {"levels": {"main": {"base": 0.5, **FRESH}} if chosen else {"hard": {"base": 0.125, **tuned}}}
+        assert args.levels == list(chosen) == (["main"] if args.held_out_after else ["hard"])
+        return ABOUT | {
+            "levels": {"main": {"base": 0.5, **FRESH}} if args.held_out_after else {"hard": {"base": 0.125, **tuned}}
+        }
 
     monkeypatch.setattr(frontier, "measure", measure)
     found = evidence.run(arguments(tmp_path, *WORDS, "--levels", "main", "--tune-on", "hard"))["levels"]
@@ -157,9 +159,9 @@ def test_what_was_chosen_on_one_level_is_reported_on_another(tmp_path, monkeypat
 
 def test_only_arms_that_reuse_answers_are_lengthened():
     chosen = arms("hard")
-    assert evidence.lengthened(chosen["verify_raft"], 28).steps == 28
-    assert evidence.lengthened(chosen["raft"], 28) == chosen["raft"]
-    assert evidence.lengthened(chosen["verify_raft"], None) == chosen["verify_raft"]
+    assert evidence.lengthened(chosen["verify_raft"], 28 / 16).steps == 28
+    assert evidence.lengthened(chosen["raft"], 28 / 16) == chosen["raft"]
+    assert evidence.lengthened(chosen["verify_raft"], 1) == chosen["verify_raft"]
 
 
 def test_one_sample_a_question_is_tried_where_samples_are_not_compared(tmp_path):
@@ -167,7 +169,9 @@ def test_one_sample_a_question_is_tried_where_samples_are_not_compared(tmp_path)
     asked.arms = ["grpo_alone", "raft"]
     cells = [(arm.name, arm.questions, arm.samples, arm.steps) for arm in frontier.varied(asked, "hard")]
     assert cells == [("grpo_alone", 8, 4, 16), ("raft", 8, 4, 16), ("raft", 32, 1, 16)]
-    asked.shape = ["32x1"]
+    asked.arms, asked.shape = ["raft"], ["8x1"]
+    assert [arm.steps for arm in evidence.cells(asked, "hard")] == [64]  # as many samples
+    asked.arms, asked.shape = ["grpo_alone"], ["32x1"]
     with pytest.raises(UsageError, match="--shape 32x1: grpo_alone compares samples"):
         frontier.varied(asked, "hard")
 
