@@ -87,9 +87,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         lasting = {level: [lengthened(arm, longer) for arm in some] for level, some in chosen.items()}
         for level, found in frontier.measure(report, lasting)["levels"].items():
             figures["levels"][level] |= compared(found, figures["levels"][level], bool(args.samples[1]))
-        write_report(args.report, figures, page(figures, args.report))
-        if args.report:
-            plot(figures["levels"], args.report)
+    write_report(args.report, figures, page(figures, None if args.tune else args.report))
+    if args.report and not args.tune:
+        plot(figures["levels"], args.report)
     return figures
 
 
@@ -136,8 +136,12 @@ def second_half(curve: Curve) -> Curve:
 
 
 def _tuned(tried: Mapping[str, Any], chosen: Sequence[Arm]) -> dict[str, Any]:
-    cells = {label: round(score(one), 4) for label, one in tried.items() if label != "base"}
-    return {"tuning": cells, "chosen": {arm.name: arm.label for arm in chosen}}
+    found = {label: one for label, one in tried.items() if label != "base"}
+    return {
+        "tuning": {label: round(score(one), 4) for label, one in found.items()},
+        "tuning_tokens": {label: one["generated_tokens"] for label, one in found.items()},
+        "chosen": {arm.name: arm.label for arm in chosen},
+    }
 
 
 # ── Report ──
@@ -230,7 +234,10 @@ def page(figures: Mapping[str, Any], report: Path | None) -> list[str]:
     lines = header(f"Full answers and reused ones, {alike}", dict(figures))
     lines += [f"![accuracy against generated tokens]({report.stem}.png)", ""] if report else []
     for level, found in figures["levels"].items():
-        lines += [f"## Level {level} (base accuracy {found['base']:.3f})", "", *_results(found), *_tuning(found)]
+        if "arms" in found:
+            lines += [f"## Level {level} (base accuracy {found['base']:.3f})", "", *_results(found), *_tuning(found)]
+        else:
+            lines += [f"## Level {level}", "", *_tuning(found)]
     return lines
 
 
@@ -268,9 +275,13 @@ def _results(found: Mapping[str, Any]) -> list[str]:
 def _tuning(found: Mapping[str, Any]) -> list[str]:
     if not found["tuning"]:
         return ["Nothing was tuned: one learning rate, one shape.", ""]
-    chosen = found["chosen"].values()
-    rows = [[cell, f"{value:.3f}", "chosen" if cell in chosen else ""] for cell, value in found["tuning"].items()]
-    return ["Validation accuracy in the second half of the run.", "", *table(["cell", "accuracy", ""], rows), ""]
+    chosen, tokens = found["chosen"].values(), found["tuning_tokens"]
+    rows = [
+        [cell, f"{value:.3f}", f"{tokens[cell]:,}", "chosen" if cell in chosen else ""]
+        for cell, value in found["tuning"].items()
+    ]
+    head = ["cell", "accuracy", "generated tokens", ""]
+    return ["Validation accuracy in the second half of the run.", "", *table(head, rows), ""]
 
 
 def _cell(values: Sequence[float] | None, form: str) -> str:

@@ -120,10 +120,11 @@ def test_nothing_is_chosen_before_every_seed_of_every_cell_is_finished(tmp_path,
         evidence.run(arguments(tmp_path, *WORDS))
 
 
-def test_tuning_alone_reports_nothing(tmp_path, monkeypatch):
+def test_tuning_alone_reports_what_was_chosen(tmp_path, monkeypatch):
     calls = measured(monkeypatch, TRIED)
     found = evidence.run(arguments(tmp_path, *WORDS, "--tune"))["levels"]["hard"]
-    assert len(calls) == 1 and "arms" not in found and not (tmp_path / "report.md").exists()
+    assert len(calls) == 1 and "arms" not in found and not (tmp_path / "report.png").exists()
+    assert "| raft-8x4-lr0.00025 | 0.469 | 40,000 | chosen |" in (tmp_path / "report.md").read_text()
 
 
 def test_with_one_rate_and_one_shape_nothing_is_tuned(tmp_path, monkeypatch):
