@@ -36,13 +36,16 @@ ARMS = {"full answers (`off`)": "raft", "`rpo`": "rpo_raft", "`verify`": "verify
 
 
 REPORTS = {
+    "8 or 16 questions, one answer each": "2026-11-26-evidence-small-steps",
     "32 questions, one answer each": "2026-11-25-evidence",
     "8 questions, groups of four": "2026-11-25-evidence-groups",
 }
+ON_README = ("8 or 16 questions, one answer each", "8 questions, groups of four")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/methods.md"])
-@pytest.mark.parametrize("shape", REPORTS)
+@pytest.mark.parametrize(
+    ("page", "shape"), [("docs/methods.md", shape) for shape in REPORTS] + [("README.md", shape) for shape in ON_README]
+)
 def test_the_rows_of_arms_that_are_tuned_alike_are_those_of_the_report(page, shape):
     level = result(REPORTS[shape])["levels"]["hard"]
     row = r"\| (\S+ / \S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
