@@ -182,6 +182,8 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     needed, on = arm.steps * arm.questions // episodes, task(level)
     data = out / "data" / str(needed)
     train, held_out = on.write(data, needed, args.held_out, args.held_out_after)
+    size = arm.questions * arm.samples
+    micro_batch = min(MICRO_BATCH, size)
     options = {
         **on.options,
         **BASE,
@@ -192,9 +194,9 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
         "eval.steps": max(1, arm.steps // args.evaluations),
         "rollout.batch_size": arm.questions,
         "rollout.n_samples_per_prompt": arm.samples,
-        "train.batch_size": arm.questions * arm.samples,
-        "rollout.micro_batch_size": min(MICRO_BATCH, arm.questions * arm.samples),
-        "train.micro_batch_size": min(MICRO_BATCH, arm.questions * arm.samples),
+        "train.batch_size": size,
+        "rollout.micro_batch_size": micro_batch,
+        "train.micro_batch_size": micro_batch,
         "train.num_episodes": episodes,
         "actor.adam.lr": arm.lr,
         **{name: str(v).format(data=data) if isinstance(v, str) else v for name, v in arm.options.items()},
