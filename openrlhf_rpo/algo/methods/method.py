@@ -30,6 +30,11 @@ class Stored:
         """None before the first group."""
         return self.visits[-1] if self.visits else None
 
+    def in_turn(self, n_samples: int) -> tuple[Path, ...]:
+        """A path for each sample, slot by slot and again from the first; empty if none is stored."""
+        slots = sorted(self.paths)
+        return tuple(self.paths[slots[i % len(slots)]] for i in range(n_samples)) if slots else ()
+
 
 @dataclass(frozen=True)
 class Cut:

@@ -63,10 +63,7 @@ class Verify(Replay):
             )
 
     def paths(self, stored: Stored, n_samples: int) -> Sequence[Path]:
-        slots = sorted(stored.paths)
-        if not slots or self.worn_out(stored.visits):
-            return ()
-        return [stored.paths[slots[i % len(slots)]] for i in range(n_samples)]
+        return () if self.worn_out(stored.visits) else stored.in_turn(n_samples)
 
     def cuts(self, cut: Cut) -> Sequence[int]:
         pairs = zip(cut.paths, cut.log_probs, strict=True)
