@@ -63,7 +63,10 @@ FULL = Arm("", 32, 3e-4, options={"rpo.method": "off", "rpo.preset": "grpo", **B
 # A batch is generated while the step before trains; and samples are stopped at every weight sync besides.
 AHEAD = {"train.async_enable": True}
 PACES: dict[str, dict[str, object]] = {"sync": {}, "async": AHEAD, "partial": AHEAD | {"train.partial_rollout_enable": True}}
-RAFTS = {f"{method}_raft": EQUAL.named(f"{method}_raft", {"rpo.method": method}) for method in ("rpo", "verify")}
+RAFTS = {
+    name: EQUAL.named(name, {"rpo.method": method})
+    for name, method in {"raft": "off", "rpo_raft": "rpo", "verify_raft": "verify"}.items()
+}
 PACED = {"off": FULL, **RAFTS}
 
 
@@ -74,7 +77,6 @@ def arms(level: str) -> dict[str, Arm]:
         plain,
         plain.named("grpo_averaged", AVERAGED),
         *(FULL.named(f"grpo_{use}", options) for use, options in USES.items()),
-        EQUAL.named("raft", {"rpo.method": "off"}),
         *(EQUAL.named(f"raft_{use}", {"rpo.method": "off", **options}) for use, options in USES.items()),
         *RAFTS.values(),
         *(arm.named(f"{method}_{pace}", more) for method, arm in PACED.items() for pace, more in PACES.items()),

@@ -13,10 +13,11 @@ between the other's evaluations by linear interpolation; medians, smallest and l
 share of a step in which each side worked, and how many steps the policies that sampled the new tokens were behind the one
 that trained on them. Seconds and shares are of runs that had the machine to themselves: without partial rollouts the others
 train the same, so accuracy may be measured on several at a time. A step cannot take less than the slower side: batches are
-of 16 x 8, where generating takes about twice as long as training; at 32 x 8 the two are about even on level hard.
+of 32 questions with an answer each, where the two are about even.
 
     make bench NAME=async QUICK=1                                   one level, two arms, a few steps
-    python -m lab.bench async --methods off --levels hard --seeds 0 1 2 --report FILE
+    python -m lab.bench async --report FILE
+    python -m lab.bench async --methods off --shape 16x8 --lr 3e-4 --questions 64 --steps 8 --report FILE      GRPO
 """
 
 import argparse
@@ -25,7 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from lab import frontier, uses
-from lab.arms import PACED, PACES
+from lab.arms import PACED, PACES, RAFTS
 from lab.bench import write_report
 from openrlhf_rpo.reports.comparison import at
 
@@ -56,10 +57,11 @@ HEAD = ("times faster", "tokens, ratio", "accuracy at equal tokens, difference",
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--methods", nargs="+", default=list(PACED), choices=list(PACED))
-    parser.add_argument("--paces", nargs="+", default=list(PACES)[1:], choices=list(PACES)[1:])
+    parser.add_argument("--methods", nargs="+", default=list(RAFTS), choices=list(PACED))
+    parser.add_argument("--paces", nargs="+", default=["async"], choices=list(PACES)[1:])
+    parser.add_argument("--lr", nargs=1, type=float, default=[2.5e-4], help="of every arm (default: %(default)s)")
     frontier.add_run_arguments(parser, "runs/async")
-    parser.set_defaults(seeds=[0, 1, 2, 3, 4], questions=64, evaluations=2, samples=[2, 0], lr=None, shape=["16x8"], steps=8)
+    parser.set_defaults(seeds=[0, 1, 2, 3, 4], questions=768, evaluations=4, samples=[2, 0], shape=["32x1"], steps=24)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

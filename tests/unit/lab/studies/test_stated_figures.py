@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import uses
 from lab.evidence import NAMES
 
 ROOT = Path(__file__).parents[4]
@@ -74,6 +75,20 @@ def test_the_table_of_the_pretrained_model_is_that_of_the_report():
         assert [early, end] == shown
         assert tokens == f"{arm['tokens'][0] / 1000:.1f}"
         assert seconds == ", ".join(f"{run['seconds']:.0f}" for run in arm["runs"].values())
+
+
+def test_the_table_of_asynchronous_runs_is_that_of_the_report():
+    page = (ROOT / "docs" / "asynchronous.md").read_text()
+    rows = re.findall(r"^\| (\w+), (.*) \| (\S+ \(.*\)) \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    levels, shown = result("2026-11-26-async")["levels"], {(level, arm): cells for level, arm, *cells in rows}
+    found = {
+        (level, arm): [uses.cell_of(one["against"][what]) for what in ("times_faster", "accuracy", "tokens")]
+        for level, arms in levels.items()
+        for arm, name in ARMS.items()
+        for one in [arms[f"{name}_async-32x1-lr0.00025"]]
+        if one["seeds"] == [0, 1, 2, 3, 4]
+    }
+    assert shown == found and len(found) == 6
 
 
 def test_the_table_of_what_is_reused_is_that_of_the_report():
