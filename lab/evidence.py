@@ -1,7 +1,8 @@
 """Full answers against reused ones, every arm tuned alike: the accuracy that generated tokens buy.
 
 Three sets of questions, of a level of the testbed or of a family (``lab/real``): those to train on, 128 held-out ones for
-every choice (validation), and 128 others that only the report sees (test). Every run is one of the frontier's
+every choice (validation), and 128 others that only the report sees (test; ``--test-set 2`` takes the 128 after those, for a
+report that follows from what another one showed). Every run is one of the frontier's
 (``lab/frontier.py``): the real command, arms alternating seed by seed, the same number of samples: ``--steps`` counts steps
 of 32, and there are as many more where they are smaller.
 
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune", action="store_true", help="only choose, and report what was tried")
     parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
     parser.add_argument("--reuse-steps", type=int, metavar="N", help="as --steps, for the report's arms that reuse answers")
+    parser.add_argument("--test-set", type=int, default=1, metavar="N", help="the report's questions (default: %(default)s)")
     frontier.add_run_arguments(parser, "runs/evidence")
     parser.set_defaults(seeds=list(range(900, 908)), questions=512, evaluations=8, samples=[1, 8], steps=16)
     parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4", "32x1"])
@@ -81,7 +83,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     chosen = {level: [choose(at, NAMES[name], tried[at], tuning) for name in args.arms] for level, at in where.items()}
     figures = about() | {"levels": {level: _tuned(tried[at], chosen[level]) for level, at in where.items()}}
     if not args.tune:
-        places = {"out": args.out / "report", "held_out_after": frontier.N_HELDOUT}
+        places = {"out": args.out / "report", "held_out_after": args.test_set * frontier.N_HELDOUT}
         report = _changed(args, **places, arms=own, lr=None, shape=None)
         longer = (args.reuse_steps or args.steps) / args.steps
         lasting = {level: [lengthened(arm, longer) for arm in some] for level, some in chosen.items()}

@@ -71,6 +71,8 @@ def test_an_arm_is_chosen_on_one_set_of_questions_and_seeds_and_reported_on_othe
     assert (tuning.held_out_after, report.held_out_after) == (0, frontier.N_HELDOUT)
     assert not set(tuning.seeds) & set(report.seeds) and tuning.out != report.out
     assert tuning.samples == [1, 0]  # nothing is evaluated at the end
+    evidence.run(arguments(tmp_path, *WORDS, "--test-set", "2"))
+    assert [call.held_out_after for call in calls[2:]] == [0, 2 * frontier.N_HELDOUT]
 
 
 def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_are_paired(tmp_path, monkeypatch):
