@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune", action="store_true", help="only choose, and report what was tried")
     parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
     parser.add_argument("--reuse-steps", type=int, metavar="N", help="as --steps, for the report's arms that reuse answers")
-    parser.add_argument("--test-set", type=int, default=1, metavar="N", help="the report's questions (default: %(default)s)")
+    words = "the report's questions: set N of 9 (default: %(default)s)"  # set 0 is validation
+    parser.add_argument("--test-set", type=int, choices=range(1, 10), default=1, metavar="N", help=words)
     frontier.add_run_arguments(parser, "runs/evidence")
     parser.set_defaults(seeds=list(range(900, 908)), questions=512, evaluations=8, samples=[1, 8], steps=16)
     parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4", "32x1"])
