@@ -65,7 +65,7 @@ class Batches:
         old. Raises Starved after ``dynamic.max_batches`` batches of questions, or when too few untried questions are left.
         """
         rollout, parked = self.rollout, self.rollout.gate.parked
-        rollout.clock.start_step(present=("rollout", "reward"), carried=("cache",))
+        rollout.clock.start_step(present=("rollout", "reward"))
         kept: list[Group] = []
         dropped: list[Group] = []
         waiting: list[Group] = []

@@ -30,6 +30,7 @@ class Rollout:
         return nullcontext()
 
     def roll_out(self, asked, step, enough):
+        self.clock.add({"cache": 1.0})
         self.asked.append([one.question.question_id for one in asked])
         return [self.group(one.question, one.reason, step) for one in asked]
 
@@ -120,3 +121,8 @@ def test_the_next_batch_waits_while_its_questions_are_in_flight(batches):
     assert made.short
     made.committed(1)
     assert not made.short
+
+
+def test_the_seconds_of_a_batch_are_its_own(batches):
+    made = batches()
+    assert [made.make(step).seconds["cache"] for step in (1, 2)] == [1.0, 1.0]
