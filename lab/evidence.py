@@ -33,6 +33,7 @@ from lab import frontier, tasks
 from lab.arms import Arm
 from lab.bench import about, header, table, write_report
 from lab.plot import save_plot
+from lab.real.families import STRETCH
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation.bootstrap import Interval, interval
 from openrlhf_rpo.reports.comparison import at, cost_of
@@ -43,6 +44,8 @@ REUSE = {"rpo": "rpo_raft", "verify": "verify_raft", "experience": "experience_r
 NAMES = FULL | REUSE
 SAMPLES = 32
 """Samples of a step that ``--steps`` counts."""
+TEST_SETS = STRETCH["train"] // frontier.N_HELDOUT - 1
+"""Behind validation, and before the questions that a family trains on."""
 ACCURACIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 Curve = Sequence[tuple[float, float]]
 """(generated tokens, accuracy) at each evaluation, from 0 tokens on."""
@@ -55,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune", action="store_true", help="only choose, and report what was tried")
     parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
     parser.add_argument("--reuse-steps", type=int, metavar="N", help="as --steps, for the report's arms that reuse answers")
-    words = "the report's questions: set N of 9 (default: %(default)s)"  # set 0 is validation
-    parser.add_argument("--test-set", type=int, choices=range(1, 10), default=1, metavar="N", help=words)
+    words = f"the report's questions: set N of {TEST_SETS} (default: %(default)s)"
+    parser.add_argument("--test-set", type=int, choices=range(1, TEST_SETS + 1), default=1, metavar="N", help=words)
     frontier.add_run_arguments(parser, "runs/evidence")
     parser.set_defaults(seeds=list(range(900, 908)), questions=512, evaluations=8, samples=[1, 8], steps=16)
     parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4", "32x1"])

@@ -7,6 +7,7 @@ from unit.lab.studies.made import made_figures
 
 from lab import evidence, frontier
 from lab.arms import arms
+from lab.real.families import STRETCH
 from openrlhf_rpo.errors import UsageError
 
 ABOUT = {"date": "2026-01-01", "command": "c", "versions": {}}
@@ -73,6 +74,14 @@ def test_an_arm_is_chosen_on_one_set_of_questions_and_seeds_and_reported_on_othe
     assert tuning.samples == [1, 0]  # nothing is evaluated at the end
     evidence.run(arguments(tmp_path, *WORDS, "--test-set", "2"))
     assert [call.held_out_after for call in calls[2:]] == [0, 2 * frontier.N_HELDOUT]
+
+
+@pytest.mark.parametrize("test_set", ["0", "7"])
+def test_the_questions_of_a_report_are_neither_those_of_validation_nor_those_of_training(tmp_path, test_set):
+    with pytest.raises(SystemExit):
+        arguments(tmp_path, "--test-set", test_set)
+    last = arguments(tmp_path, "--test-set", "6").test_set
+    assert (last + 1) * frontier.N_HELDOUT <= STRETCH["train"]
 
 
 def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_are_paired(tmp_path, monkeypatch):
