@@ -30,7 +30,7 @@ from lab.bench import about, header, table, write_report
 from lab.command import GRPO, option_words
 from lab.figures import RunFigures, read_run
 from lab.plot import save_plot
-from lab.runs import Run, Variant, finished, record_of, words_of
+from lab.runs import Run, Variant, check_folder, finished, record_of, words_of
 from lab.tasks import NAMES, Task, task
 from lab.training import Job, in_turn
 from openrlhf_rpo.errors import Failed, UsageError
@@ -126,6 +126,8 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
     cells = [cell(args, level, arm, seed) for seed in args.seeds for level, some in chosen.items() for arm in some]
     if args.finished:
         cells = [one for one in cells if finished(one.job.run)]
+    for one in cells:
+        check_folder(one.job.run, one.job.words, one.job.data)
     for _ in in_turn([one.job for one in cells if not finished(one.job.run)]):
         pass
     results = [(one, figures_of(one, args.samples[1])) for one in cells]

@@ -1,0 +1,41 @@
+"""Which finished runs a benchmark reports. Training itself: tests/integration/test_studies.py."""
+
+import argparse
+import json
+
+import pytest
+
+from lab import frontier
+from lab.runs import FORMAT, StudyError
+
+
+def asked(tmp_path, **changes) -> argparse.Namespace:
+    shape = {"arms": ["raft"], "lr": None, "steps": 2, "questions": 8, "evaluations": 1, "shape": ["4x2"]}
+    return frontier.asked(out=tmp_path, levels=["main"], seeds=[0], finished=True, **shape | changes)
+
+
+def finish(args: argparse.Namespace) -> None:
+    """Leave what a finished run of these arguments leaves, without its figures."""
+    [arm] = frontier.varied(args, "main")
+    run, words, data = (job := frontier.cell(args, "main", arm, 0).job).run, job.words, job.data
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.json").write_text(json.dumps({"format": FORMAT, "words": words, "data": data, "seconds": 5.0}))
+
+
+def test_no_run_is_reported_before_one_is_finished(tmp_path):
+    figures = frontier.measure(asked(tmp_path))
+    assert list(figures["levels"]["main"]) == ["base"]
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"held_out_after": 128}, r"heldout\.jsonl: runs of different data cannot be compared"),
+        ({"evaluations": 2}, r"--eval\.steps was 2, now 1"),
+        ({"also": ["rpo.drafts=auto"]}, r"--rpo\.drafts was not given, now auto"),
+    ],
+)
+def test_a_finished_run_of_other_questions_or_options_is_not_reported(tmp_path, changes, said):
+    finish(asked(tmp_path))
+    with pytest.raises(StudyError, match=said):
+        frontier.measure(asked(tmp_path, **changes))
