@@ -17,9 +17,10 @@ def asked(tmp_path, **changes) -> argparse.Namespace:
 def finish(args: argparse.Namespace) -> None:
     """Leave what a finished run of these arguments leaves, without its figures."""
     [arm] = frontier.varied(args, "main")
-    run, words, data = (job := frontier.cell(args, "main", arm, 0).job).run, job.words, job.data
-    run.folder.mkdir(parents=True)
-    (run.folder / "run.json").write_text(json.dumps({"format": FORMAT, "words": words, "data": data, "seconds": 5.0}))
+    job = frontier.cell(args, "main", arm, 0).job
+    job.run.folder.mkdir(parents=True)
+    record = {"format": FORMAT, "words": job.words, "data": job.data, "seconds": 5.0}
+    (job.run.folder / "run.json").write_text(json.dumps(record))
 
 
 def test_no_run_is_reported_before_one_is_finished(tmp_path):
