@@ -1,6 +1,7 @@
 """Every check of a run's surroundings (model, data, reward, folders, cache) before an engine spends a minute starting."""
 
 import os
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,7 +54,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
 
 
 def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str, list[str]]:
-    """Training and held-out questions, a line with their number, and warnings: contradictions, little room for a path.
+    """Training and held-out questions, a line with their number, and warnings: contradictions, a label that many have,
+    little room for a path.
 
     Raises UsageError when there are too few questions, or a prompt is empty or leaves no room for an answer.
     """
@@ -70,7 +72,7 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
     )
     said = f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
     warnings = [_contradictions(questions, "--data.prompt_dataset"), _contradictions(held_out, "--eval.dataset")]
-    warnings.append(_little_room(args, longest))
+    warnings += [_frequent_label(questions), _little_room(args, longest)]
     return questions, held_out, said, [warning for warning in warnings if warning]
 
 
@@ -146,6 +148,17 @@ def _contradictions(questions: list[Question], flag: str) -> str | None:
     return (
         f"{flag}: {len(others)} questions are there again with another label, such as {q.prompt[:60]!r}: "
         f"{first[q.prompt][:40]!r} and {q.label[:40]!r}. At least one is wrong; `openrlhf-rpo data` keeps the first"
+    )
+
+
+def _frequent_label(questions: list[Question]) -> str | None:
+    """A warning if more than a third of the questions, 30 at least, have the same label."""
+    label, count = Counter(q.label for q in questions).most_common(1)[0]
+    if not label or len(questions) < 30 or 3 * count <= len(questions):
+        return None
+    return (
+        f"--data.prompt_dataset: {count} of {len(questions)} questions have the label {label[:40]!r}: a policy can learn to "
+        "answer just that, whatever it is asked. Compare the accuracy that it reaches with this share"
     )
 
 

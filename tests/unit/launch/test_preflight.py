@@ -164,6 +164,17 @@ def test_the_same_question_with_another_label_is_another_question(run, rows, cap
     )
 
 
+def test_a_label_that_more_than_a_third_of_the_questions_have_is_warned_about(run, rows, capsys):
+    """A policy that always gives it has that accuracy without reading a question."""
+    same = [{"question": f"{i}-{i - 1}?", "answer": "1"} for i in range(20, 33)]
+    other = [{"question": f"{i}+1?", "answer": str(i + 1)} for i in range(50, 77)]
+    run(data__prompt_dataset=rows(same + other[:26]))
+    assert "have the label" not in capsys.readouterr().out
+    run(data__prompt_dataset=rows(same + [{"question": "2-1?", "answer": "1"}] + other, "more.jsonl"))
+    said = capsys.readouterr().out
+    assert "Warning: --data.prompt_dataset: 14 of 41 questions have the label '1': a policy can learn to answer" in said
+
+
 @pytest.mark.parametrize("episodes", [1, 5])
 def test_fewer_questions_than_a_batch_are_refused(run, rows, episodes):
     """However many episodes: a batch has no question twice."""
