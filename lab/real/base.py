@@ -1,7 +1,7 @@
 """The base model of the families: SmolLM2-135M-Instruct, warmed up on worked solutions of all of them.
 
 As it comes it solves next to nothing. The warm-up is OpenRLHF's supervised fine-tuning, one pass over short solutions that a
-program wrote; on two cores it takes a quarter of an hour. The model is kept.
+program wrote; on two cores it takes ten minutes. The model is kept.
 """
 
 import json
@@ -18,7 +18,7 @@ from lab.real.families import FAMILIES, STRETCH, records
 from lab.tasks import CHAT, write_lines
 from openrlhf_rpo.errors import Failed
 
-SOLUTIONS = 192
+SOLUTIONS = 384
 """Worked solutions of each family in the warm-up."""
 WARM_UP = {
     **{name: CHAT[name] for name in ("data.input_key", "data.apply_chat_template", "data.max_len")},
@@ -31,14 +31,16 @@ WARM_UP = {
 
 
 def make(solutions: int = SOLUTIONS) -> None:
-    """Make the model, unless it is there with at least so long a warm-up.
+    """Make the model, unless it is there with at least so long a warm-up on the same families.
 
     Raises UsageError without the packages, Failed if a command fails.
     """
-    folder = tasks.BASE
+    folder, families = tasks.BASE, {name: dict(family.settings) for name, family in FAMILIES.items()}
     done = folder / "warm-up.json"
-    if done.exists() and json.loads(done.read_text())["solutions"] >= solutions:
-        return
+    if done.exists():
+        made = json.loads(done.read_text())
+        if made.get("families") == families and made["solutions"] >= solutions:
+            return
     add_packages()
     shutil.rmtree(folder, ignore_errors=True)
     work = folder.with_name(f"{folder.name}-made")
@@ -49,7 +51,7 @@ def make(solutions: int = SOLUTIONS) -> None:
     write_lines(work / "warm-up.jsonl", lines)
     options = {"model.model_name_or_path": work / "released", "data.dataset": work / "warm-up.jsonl", **WARM_UP}
     _run("lab.real.sft", option_words({**options, "ckpt.output_dir": folder}))
-    done.write_text(json.dumps({"solutions": solutions}))
+    done.write_text(json.dumps({"solutions": solutions, "families": families}))
 
 
 def _run(module: str, words: Sequence[str]) -> None:

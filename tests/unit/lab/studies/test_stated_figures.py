@@ -62,23 +62,6 @@ def test_the_rows_of_arms_that_are_tuned_alike_are_those_of_the_report(page, sha
         assert {seeds for *_, seeds in (arm["policy"], arm["tokens"])} == {8}
 
 
-def test_the_table_of_the_pretrained_model_is_that_of_the_report():
-    rows = re.findall(
-        r"^\| (.*) \| (\S+ ± \S+) \| (\S+ ± \S+) \| (\S+)k \| (\d+, \d+, \d+|-) \|$",
-        (ROOT / "docs" / "methods.md").read_text(),
-        re.MULTILINE,
-    )
-    found = result("2026-11-26-real")["levels"]["letter_counting"]["arms"]
-    assert [row[0] for row in rows] == ["full answers, GRPO", *ARMS]
-    for (_, early, end, tokens, seconds), name in zip(rows, ("grpo", "raft", "rpo", "verify"), strict=True):
-        arm = found[name]
-        shown = ["{:.2f} ± {:.2f}".format(*values) for values in (arm["at_tokens"]["5000"], arm["policy"])]
-        assert [early, end] == shown
-        assert tokens == f"{arm['tokens'][0] / 1000:.1f}"
-        if name != "grpo":  # which was run on other terms
-            assert seconds == ", ".join(f"{run['seconds']:.0f}" for run in arm["runs"].values())
-
-
 def test_the_table_of_asynchronous_runs_is_that_of_the_report():
     page = (ROOT / "docs" / "asynchronous.md").read_text()
     rows = re.findall(r"^\| (\w+), (.*) \| (\S+ \(.*\)) \| (.*) \| (.*) \|$", page, re.MULTILINE)
