@@ -1,7 +1,7 @@
 """The base model of the families: SmolLM2-135M-Instruct, warmed up on worked solutions of all of them.
 
 As it comes it solves next to nothing. The warm-up is OpenRLHF's supervised fine-tuning, one pass over short solutions that a
-program wrote; on two cores it takes ten minutes. The model is kept.
+program wrote; on two cores it takes six minutes with tcmalloc preloaded. The model is kept.
 """
 
 import json
@@ -37,10 +37,9 @@ def make(solutions: int = SOLUTIONS) -> None:
     """
     folder, families = tasks.BASE, {name: dict(family.settings) for name, family in FAMILIES.items()}
     done = folder / "warm-up.json"
-    if done.exists():
-        made = json.loads(done.read_text())
-        if made.get("families") == families and made["solutions"] >= solutions:
-            return
+    made = json.loads(done.read_text()) if done.exists() else {}
+    if made.get("families") == families and made["solutions"] >= solutions:
+        return
     add_packages()
     shutil.rmtree(folder, ignore_errors=True)
     work = folder.with_name(f"{folder.name}-made")

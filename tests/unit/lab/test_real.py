@@ -50,6 +50,11 @@ def test_every_equation_of_a_solution_holds(family):
     assert len(equations) >= 32
 
 
+def test_a_product_is_taken_apart_into_tens_and_ones():
+    entry = {"metadata": {"expression": "48 * 37"}, "answer": "1776"}
+    assert FAMILIES["products"].solution(entry) == "48 * 30 = 1440\n48 * 7 = 336\n1440 + 336 = 1776\n\\boxed{1776}"
+
+
 @FAMILY
 def test_no_answer_is_frequent_so_that_giving_one_always_earns_nothing(family):
     answers = Counter(json.loads(line["answer"])["answer"] for line in records(family, STRETCH["train"], 512))
