@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Python may keep bytecode, whatever the shell says: without it every process of a run compiles 17 MB of source again.
 export PYTHONDONTWRITEBYTECODE :=
-.PHONY: help env demo bench test long image gpu-test gpu-first lighteval real lint docs
+.PHONY: help env demo bench test long image gpu-test lighteval real lint docs
 
 # Every shell script, wherever it lies.
 SCRIPTS = $(shell grep -rIlE '^\#!.*\b(ba)?sh$$' .ci tools examples)
@@ -40,9 +40,6 @@ gpu-test: ## the tests that need one NVIDIA GPU; in an environment with the extr
 	@python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else sys.argv[1])' \
 	    "make gpu-test: torch sees no NVIDIA GPU in this environment, so every test would be skipped"
 	python -m pytest tests/gpu -m gpu -rs --durations 0
-
-gpu-first: ## on a bare GPU machine with torch and transformers: what only a GPU can say, as a dated report
-	python -m lab.bench gpu-first --report lab/results/$$(date +%F)-gpu-first
 
 # What conflicts with .venv, or only some need: packages in a folder of their own, made again when their pins have changed.
 lighteval: PINS = openrlhf_rpo/evaluation/lighteval.txt

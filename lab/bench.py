@@ -34,7 +34,6 @@ BENCHMARKS = {  # name -> module below lab, what it measures
     "balance": ("scale.balance", "how long ranks wait for each other in training, at 4,096 samples of up to 16k tokens"),
     "plan": ("scale.plan", "a model of the seconds of a step: on 8 and 64 H100, and held against runs on this machine"),
     "driver": ("scale.driver", "what the driver does with a step's tokens, at 4,096 samples of 16k tokens"),
-    "gpu-first": ("gpu_first", "what only a GPU can say: kernels, rounding, memory of logits, the self-check"),
     "shared-prefix": ("scale.shared_prefix", "forward and backward of a group with its prefix run once"),
     "shared-prefix-steps": ("scale.shared_prefix_steps", "whole training steps with and without shared prefixes"),
 }

@@ -1,7 +1,7 @@
-"""The real command on one GPU: policy, engine and reference share it (--train.colocate_all). Not run on a GPU yet.
+"""The real command on one GPU: policy, engine and reference share it (--train.colocate_all).
 
-What is the GPU's own: flash-attention in the policy, weights handed to the engine through CUDA, engines and optimizer
-that sleep in turns. The figures of the steps are in the cache, as on a CPU.
+What is the GPU's own: flash-attention or FlexAttention in the policy, weights handed to the engine through CUDA, engines and
+optimizer that sleep in turns. The figures of the steps are in the cache, as on a CPU.
 """
 
 import math
@@ -69,7 +69,7 @@ def test_engines_sample_from_the_weights_that_were_trained(colocated) -> None:
     assert max(gaps(colocated)) < MAX_GAP
 
 
-def test_groups_share_their_prefix_under_flash_attention(colocated) -> None:
+def test_groups_share_their_prefix_in_policy_and_reference(colocated) -> None:
     [*lines] = [line for line in colocated.output.splitlines() if "Shared prefix, " in line]
     assert len(lines) == 2 and all(": on: " in line for line in lines)  # policy and reference
 
