@@ -206,7 +206,8 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     }
     variant = Variant(arm.label, options)
     training = Run(variant, seed, out / f"{arm.label}-{arm.steps}" / f"seed{seed}")
-    return Cell(level, arm, Job(training, words_of([], training), contents_of(str(train), str(held_out))))
+    content = contents_of(str(train), str(held_out), str(on.model))
+    return Cell(level, arm, Job(training, words_of([], training), content))
 
 
 def figures_of(one: Cell, samples: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -40,3 +41,14 @@ def test_a_finished_run_of_other_questions_or_options_is_not_reported(tmp_path, 
     finish(asked(tmp_path))
     with pytest.raises(StudyError, match=said):
         frontier.measure(asked(tmp_path, **changes))
+
+
+def test_a_finished_run_of_another_model_at_the_same_path_is_not_reported(tmp_path, monkeypatch):
+    model = tmp_path / "base"
+    monkeypatch.setattr(frontier, "task", lambda name, found=frontier.task: replace(found(name), model=model))
+    model.mkdir()
+    (model / "weights").write_text("one")
+    finish(asked(tmp_path))
+    (model / "weights").write_text("another")
+    with pytest.raises(StudyError, match=r"trained on other content of .*base: "):
+        frontier.measure(asked(tmp_path))
