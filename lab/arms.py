@@ -77,6 +77,7 @@ def arms(level: str) -> dict[str, Arm]:
         plain,
         plain.named("grpo_averaged", AVERAGED),
         *(FULL.named(f"grpo_{use}", options) for use, options in USES.items()),
+        FULL.named("dapo", {"rpo.preset": "dapo"}),
         *(EQUAL.named(f"raft_{use}", {"rpo.method": "off", **options}) for use, options in USES.items()),
         *RAFTS.values(),
         *(arm.named(f"{method}_{pace}", more) for method, arm in PACED.items() for pace, more in PACES.items()),

@@ -38,7 +38,7 @@ from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation.bootstrap import Interval, interval
 from openrlhf_rpo.reports.comparison import at, cost_of
 
-FULL = {"grpo": "grpo_alone", "raft": "raft"}
+FULL = {"grpo": "grpo_alone", "dapo": "dapo", "raft": "raft"}
 """Arms on full answers: their name here, and the frontier's."""
 REUSE = {"rpo": "rpo_raft", "verify": "verify_raft", "experience": "experience_raft"}
 NAMES = FULL | REUSE

@@ -93,6 +93,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     words = "options of the training command for every arm"
     parser.add_argument("--also", nargs="+", default=[], metavar="NAME=VALUE", help=f"{words}, such as rpo.drafts=auto")
     parser.add_argument("--out", type=Path, default=Path(out), help="runs are kept here and reused (default: %(default)s)")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at a time; more than one cost the seconds")
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
     parser.set_defaults(held_out=N_HELDOUT, held_out_after=0)
 
@@ -128,7 +129,7 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
         cells = [one for one in cells if finished(one.job.run)]
     for one in cells:
         check_folder(one.job.run, one.job.words, one.job.data)
-    for _ in in_turn([one.job for one in cells if not finished(one.job.run)]):
+    for _ in in_turn([one.job for one in cells if not finished(one.job.run)], args.at_once):
         pass
     results = [(one, figures_of(one, args.samples[1])) for one in cells]
     levels: dict[str, Any] = {}

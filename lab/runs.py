@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 from lab.attempt import Attempt, Neighbours
 from lab.command import MODULE, option_words, train_command
@@ -29,6 +30,10 @@ _STEP = re.compile(r"\bstep (\d+)/(\d+)  (score \S+)")  # our own line
 _PLAIN_STEP = re.compile(r"Global step (\d+):")  # OpenRLHF's
 FOLDERS = ("ckpt.path", "ckpt.output_dir", "logger.tensorboard_dir", "logger.wandb.run_name", "ckpt.load_enable")
 """Options that a study sets for every run, and that do not affect the figures."""
+
+
+class Stopped(Exception):
+    """A run was stopped in its middle, because another one failed or the user wants the end."""
 
 
 class StudyError(UsageError):
@@ -121,8 +126,9 @@ def check_folder(run: Run, words: Sequence[str], data: Mapping[str, str]) -> Non
         )
 
 
-def train(run: Run, words: Sequence[str], data: Mapping[str, str], report: Report) -> None:
-    """Train an unfinished run, from its last checkpoint if there is one. Raises StudyError if training fails.
+def train(run: Run, words: Sequence[str], data: Mapping[str, str], report: Report, stop: Event) -> None:
+    """Train an unfinished run, from its last checkpoint if there is one. Raises StudyError if training fails, Stopped if
+    another thread sets ``stop``.
 
     ``words`` come from ``words_of``, ``data`` from ``run.files.contents_of``.
     """
@@ -136,7 +142,7 @@ def train(run: Run, words: Sequence[str], data: Mapping[str, str], report: Repor
     record["earlier_attempts"] = known.get("earlier_attempts", -1) + 1
     _write(run, record)
     started = time.time()
-    status, neighbours = _attempt([*train_command({}), *words, *extra], run.folder / "train.log", report)
+    status, neighbours = _attempt([*train_command({}), *words, *extra], run.folder / "train.log", report, stop)
     if status:
         raise StudyError(
             f"{run.name}: training ended with status {status}, see {run.folder / 'train.log'}. Finished runs are kept: the "
@@ -163,7 +169,7 @@ def _ways_to_resume(run: Run, words: Sequence[str]) -> list[str]:
     return ["--ckpt.load_enable"]
 
 
-def _attempt(command: list[str], log: Path, report: Report) -> tuple[int, float]:
+def _attempt(command: list[str], log: Path, report: Report, stop: Event) -> tuple[int, float]:
     """Exit status of the command, and the cores that other work on this host kept busy.
 
     Retried if Ray does not start within its 30 seconds, as on a busy host.
@@ -172,7 +178,7 @@ def _attempt(command: list[str], log: Path, report: Report) -> tuple[int, float]
         attempt = Attempt(command, log)
         neighbours = Neighbours(attempt)
         try:
-            for line in _lines(attempt, neighbours):
+            for line in _lines(attempt, neighbours, stop):
                 _tell(line, report)
         finally:
             attempt.kill()  # also processes that outlive the command
@@ -189,8 +195,8 @@ def _tell(line: str, report: Report) -> None:
         report(0.0, f"step {match[1]}")
 
 
-def _lines(attempt: Attempt, neighbours: Neighbours) -> Iterator[str]:
-    """The lines that the command writes, until it ends; looks at the neighbours at every wait."""
+def _lines(attempt: Attempt, neighbours: Neighbours, stop: Event) -> Iterator[str]:
+    """The lines that the command writes, until it ends; looks at the neighbours at every wait. Raises Stopped."""
     with attempt.log_file.open("rb") as log:
         log.seek(attempt.log_start)
         while True:
@@ -200,7 +206,8 @@ def _lines(attempt: Attempt, neighbours: Neighbours) -> Iterator[str]:
             if ended:
                 return
             neighbours.look()
-            time.sleep(1)
+            if stop.wait(1):
+                raise Stopped
 
 
 def _changes(before: Sequence[str], now: Sequence[str]) -> list[str]:

@@ -4,9 +4,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,21 +158,37 @@ def train_all(
     return result, found
 
 
-def in_turn(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Train one run after the other, with a progress bar of runs on standard error."""
+def in_turn(jobs: Sequence[Job], at_once: int = 1) -> Iterator[Job]:
+    """Train the runs in their order, so many at a time, with a progress bar of runs on standard error; each when it is done.
+
+    When one fails, those beside it are stopped. Raises its StudyError.
+    """
     form = "{desc} |{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}{postfix}]"
-    with tqdm(total=len(jobs), bar_format=form, dynamic_ncols=True, disable=not jobs) as bar:
-        for done, job in enumerate(jobs):
-            bar.set_description_str(job.run.name)
+    shares, stop = dict.fromkeys(range(len(jobs)), 0.0), Event()
+    with (
+        tqdm(total=len(jobs), bar_format=form, dynamic_ncols=True, disable=not jobs) as bar,
+        ThreadPoolExecutor(at_once) as pool,
+    ):
 
-            def report(share: float, said: str, done: int = done) -> None:
-                bar.n = done + share
-                bar.set_postfix_str(said)
+        def report(number: int, share: float, said: str) -> None:
+            shares[number] = share
+            bar.n = sum(shares.values())
+            bar.set_description_str(jobs[number].run.name, refresh=False)
+            bar.set_postfix_str(said)
 
-            train(job.run, job.words, job.data, report)
-            bar.n = done + 1
-            bar.refresh()
-            yield job
+        def one(number: int, job: Job) -> Job:
+            report(number, 0.0, "")
+            train(job.run, job.words, job.data, partial(report, number), stop)
+            report(number, 1.0, "")
+            return job
+
+        running = [pool.submit(one, number, job) for number, job in enumerate(jobs)]
+        try:
+            for done in as_completed(running):
+                yield done.result()
+        finally:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def summary(values: Iterable[float]) -> dict[str, float | int]:

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from threading import Event
 from types import SimpleNamespace
 
 import ray
@@ -72,7 +73,7 @@ def _tuner(jobs: Sequence[Job], concurrent: int) -> tune.Tuner:
         os.chdir(directory)
         os.environ["RAY_ADDRESS"] = address
         job = jobs[config["job"]]
-        train(job.run, job.words, job.data, lambda share, said: tune.report({"share": share}))
+        train(job.run, job.words, job.data, lambda share, said: tune.report({"share": share}), Event())
         tune.report({"share": 1.0})
 
     for name, value in _QUIET.items():

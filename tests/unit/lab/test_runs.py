@@ -1,12 +1,15 @@
 """Which command a run of a study is, and which folder belongs to it. Training itself: tests/integration/test_studies.py."""
 
 import json
+from threading import Event
 
+import psutil
 import pytest
 
 from lab.runs import (
     FORMAT,
     Run,
+    Stopped,
     StudyError,
     Variant,
     check_folder,
@@ -116,16 +119,24 @@ def test_an_unfinished_run_has_no_figures_yet(tmp_path):
 def test_a_finished_run_is_not_trained_again(tmp_path):
     run = made(tmp_path)
     before = (run.folder / "run.json").read_text()
-    train(run, COMMAND, {"train.jsonl": "1234"}, lambda share, said: None)
+    train(run, COMMAND, {"train.jsonl": "1234"}, lambda share, said: None, Event())
     assert (run.folder / "run.json").read_text() == before and not (run.folder / "train.log").exists()
 
 
 def test_a_command_that_fails_says_where_its_words_are_and_can_be_mended(tmp_path):
     run = Run(Variant("a"), 0, tmp_path / "a")
     with pytest.raises(StudyError, match=r"a/seed0: training ended with status 1.*train\.log"):
-        train(run, ["--no.such_option", "1"], {}, lambda share, said: None)
+        train(run, ["--no.such_option", "1"], {}, lambda share, said: None, Event())
     assert "unknown option --no.such_option" in (run.folder / "train.log").read_text()
     assert not finished(run)
+
+
+def test_a_run_that_another_thread_stops_ends_with_its_processes_and_is_not_finished(tmp_path):
+    run, stop = Run(Variant("a"), 0, tmp_path / "a"), Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        train(run, COMMAND, {}, lambda share, said: None, stop)
+    assert not finished(run) and not psutil.Process().children(recursive=True)
 
 
 def test_data_is_known_by_its_content_and_a_hub_data_set_by_its_name(tmp_path):

@@ -1,13 +1,14 @@
 """Commands of the studies that train, as far as they go without training: what is refused, and what is reported."""
 
 import json
+from threading import Barrier
 from types import SimpleNamespace
 
 import pytest
 from unit.lab.studies.made import made_run, made_step
 
 from lab import training
-from lab.runs import FORMAT
+from lab.runs import FORMAT, Run, StudyError, Variant
 from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.launch.options import parse
 
@@ -104,7 +105,7 @@ def test_figures_that_are_there_are_reported_without_training(tmp_path, capsys, 
     """The runs are as a study left them: finished in their folders, with their figures in the result file."""
     trained = []
 
-    def instead(run, words, data, report):
+    def instead(run, words, data, report, stop):
         """What ``runs.train`` leaves, without its hours."""
         run.folder.mkdir(parents=True)
         record = {"format": FORMAT, "words": words, "data": data, "seconds": 1.0}
@@ -128,3 +129,20 @@ def test_figures_that_are_there_are_reported_without_training(tmp_path, capsys, 
 def test_on_the_testbed_the_cut_is_the_papers(tmp_path):
     args = SimpleNamespace(training=[], steps=2, level="main", testbed=(8, "main"), out=tmp_path / "time.json")
     assert training.parsed(training.command_of(args), "the testbed's").rpo.cut.at == "uniform"
+
+
+def test_runs_are_trained_so_many_at_a_time_and_all_end_when_one_fails(tmp_path, monkeypatch):
+    both, stopped = Barrier(2, timeout=30), []
+
+    def train(run, words, data, report, stop):
+        both.wait()  # goes on only if two runs are at it
+        if run.seed == 0:
+            raise StudyError("it failed")
+        assert stop.wait(30)
+        stopped.append(run.seed)
+
+    monkeypatch.setattr(training, "train", train)
+    jobs = [training.Job(Run(Variant("a"), seed, tmp_path), [], {}) for seed in range(4)]
+    with pytest.raises(StudyError, match="it failed"):
+        list(training.in_turn(jobs, at_once=2))
+    assert stopped == [1]
