@@ -344,8 +344,8 @@ def plot(levels: Mapping[str, Any], path: Path) -> None:
 
 
 def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
-    """The mean of each point; the runs of an arm evaluate at the same steps."""
-    return [[fmean(values) for values in zip(*points, strict=True)] for points in zip(*curves, strict=True)]
+    """The mean of each point that all runs have: those of an arm evaluate alike, until dynamic sampling ends one."""
+    return [[fmean(values) for values in zip(*points, strict=True)] for points in zip(*curves, strict=False)]
 
 
 def page(figures: Mapping[str, Any], file: Path | None) -> list[str]:

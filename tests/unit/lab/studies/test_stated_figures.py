@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -50,16 +51,33 @@ ON_README = ("8 or 16 questions, one answer each", "8 questions, groups of four"
 )
 def test_the_rows_of_arms_that_are_tuned_alike_are_those_of_the_report(page, shape):
     [level] = result(REPORTS[shape])["levels"].values()
-    row = r"\| (\S+ / \S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
     [found] = re.findall(
-        rf"^\| {shape}: full answers \(`off`\) {row}\| `rpo` {row}\| `verify` {row}", (ROOT / page).read_text(), re.MULTILINE
+        rf"^\| {shape}: full answers \(`off`\) {ROW}\| `rpo` {ROW}\| `verify` {ROW}", (ROOT / page).read_text(), re.MULTILINE
     )
     for place, name in enumerate(("raft", "rpo", "verify")):
-        arm, (on_the_way, end, tokens, lr) = level["arms"][name], found[4 * place : 4 * place + 4]
-        assert on_the_way == " / ".join(f"{arm['at_tokens'][str(budget)][0]:.2f}" for budget in (20_000, 30_000, 50_000))
-        assert end == "{:.2f} ± {:.2f}".format(*arm["policy"]) and int(tokens) == round(arm["tokens"][0] / 1000)
-        assert not lr or level["chosen"][NAMES[name]].endswith(f"-lr{float(lr):g}")
-        assert {seeds for *_, seeds in (arm["policy"], arm["tokens"])} == {8}
+        compare(level, name, found[4 * place : 4 * place + 4])
+
+
+ROW = r"\| (\S+ / \S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
+"""Accuracy on the way and at the end, thousands of generated tokens, learning rate."""
+
+
+def compare(level: dict, name: str, shown: Sequence[str]) -> None:
+    arm, (on_the_way, end, tokens, lr) = level["arms"][name], shown
+    assert on_the_way == " / ".join(f"{arm['at_tokens'][str(budget)][0]:.2f}" for budget in (20_000, 30_000, 50_000))
+    assert end == "{:.2f} ± {:.2f}".format(*arm["policy"]) and int(tokens) == round(arm["tokens"][0] / 1000)
+    assert not lr or level["chosen"][NAMES[name]].endswith(f"-lr{float(lr):g}")
+    assert {seeds for *_, seeds in (arm["policy"], arm["tokens"])} == {8}
+
+
+@pytest.mark.parametrize(
+    ("shown_as", "name"), [("4 questions, groups of four: GRPO", "grpo"), ("8 questions, groups of four: DAPO", "dapo")]
+)
+def test_the_rows_of_grpo_and_dapo_are_those_of_the_report(shown_as, name):
+    level = result("2026-11-26-evidence-grpo")["levels"]["hard"]
+    [found] = re.findall(rf"^\| {shown_as} {ROW}", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
+    compare(level, name, found)
+    assert level["chosen"][NAMES[name]].split("-")[1] == f"{shown_as[0]}x4"
 
 
 def test_the_table_of_asynchronous_runs_is_that_of_the_report():
