@@ -93,7 +93,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     words = "options of the training command for every arm"
     parser.add_argument("--also", nargs="+", default=[], metavar="NAME=VALUE", help=f"{words}, such as rpo.drafts=auto")
     parser.add_argument("--out", type=Path, default=Path(out), help="runs are kept here and reused (default: %(default)s)")
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at a time; more than one cost the seconds")
+    words = "so many runs at a time, and no seconds that count (default: %(default)s)"
+    parser.add_argument("--at-once", type=int, choices=range(1, 33), default=1, metavar="N", help=words)
     parser.add_argument("--finished", action="store_true", help="report finished runs only, start none")
     parser.set_defaults(held_out=N_HELDOUT, held_out_after=0)
 

@@ -6,6 +6,7 @@ from threading import Event
 import psutil
 import pytest
 
+from lab.attempt import title_of
 from lab.runs import (
     FORMAT,
     Run,
@@ -136,7 +137,7 @@ def test_a_run_that_another_thread_stops_ends_with_its_processes_and_is_not_fini
     stop.set()
     with pytest.raises(Stopped):
         train(run, COMMAND, {}, lambda share, said: None, stop)
-    assert not finished(run) and not psutil.Process().children(recursive=True)
+    assert not finished(run) and not [p for p in psutil.process_iter() if str(run.folder) in title_of(p)]
 
 
 def test_data_is_known_by_its_content_and_a_hub_data_set_by_its_name(tmp_path):
