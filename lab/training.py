@@ -4,9 +4,10 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, stdev
 from threading import Event
@@ -161,7 +162,7 @@ def train_all(
 def in_turn(jobs: Sequence[Job], at_once: int = 1) -> Iterator[Job]:
     """Train the runs in their order, so many at a time, with a progress bar of runs on standard error; each when it is done.
 
-    When one fails, those beside it are stopped. Raises its StudyError.
+    When one fails, no other begins, and those beside it are stopped. Raises its StudyError.
     """
     form = "{desc} |{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}{postfix}]"
     shares, stop = dict.fromkeys(range(len(jobs)), 0.0), Event()
@@ -182,13 +183,14 @@ def in_turn(jobs: Sequence[Job], at_once: int = 1) -> Iterator[Job]:
             report(number, 1.0, "")
             return job
 
-        running = [pool.submit(one, number, job) for number, job in enumerate(jobs)]
+        waiting, running = iter(enumerate(jobs)), set[Future[Job]]()
         try:
-            for done in as_completed(running):
-                yield done.result()
+            while running := running | {pool.submit(one, *pair) for pair in islice(waiting, at_once - len(running))}:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for run in done:
+                    yield run.result()
         finally:
             stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def summary(values: Iterable[float]) -> dict[str, float | int]:

@@ -132,9 +132,10 @@ def test_on_the_testbed_the_cut_is_the_papers(tmp_path):
 
 
 def test_runs_are_trained_so_many_at_a_time_and_all_end_when_one_fails(tmp_path, monkeypatch):
-    both, stopped = Barrier(2, timeout=30), []
+    both, begun, stopped = Barrier(2, timeout=30), [], []
 
     def train(run, words, data, report, stop):
+        begun.append(run.seed)
         both.wait()  # goes on only if two runs are at it
         if run.seed == 0:
             raise StudyError("it failed")
@@ -145,4 +146,4 @@ def test_runs_are_trained_so_many_at_a_time_and_all_end_when_one_fails(tmp_path,
     jobs = [training.Job(Run(Variant("a"), seed, tmp_path), [], {}) for seed in range(4)]
     with pytest.raises(StudyError, match="it failed"):
         list(training.in_turn(jobs, at_once=2))
-    assert stopped == [1]
+    assert sorted(begun) == [0, 1] and stopped == [1]
