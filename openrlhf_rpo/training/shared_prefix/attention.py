@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -122,7 +122,8 @@ def _padding(run: Run, number: int, layout: Layout, device: torch.device) -> tup
 
 # ── FlexAttention ──
 
-FLEX_BUCKET = 512
+FLEX_BLOCK, FLEX_BUCKET = 128, 512
+"""Tokens of a block of the mask, and of the lengths that rows are padded to, a multiple of it."""
 
 
 @functools.cache
@@ -142,7 +143,8 @@ def flex(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: La
     return attend(query, key, value, block_mask=layout.kernel_inputs["flex"], scale=scale, enable_gqa=True)[:, :, :n]
 
 
-def _block_mask(layout: Layout, extra: int):
+def _block_mask(layout: Layout, extra: int) -> BlockMask:
+    """What ``create_block_mask`` returns, found some rows at a time: it would hold all N x N entries at once."""
     length = layout.tokens + extra
     segment = F.pad(layout.segment, (0, extra), value=-1)
     parent = F.pad(layout.parent, (0, extra), value=-1)
@@ -150,7 +152,21 @@ def _block_mask(layout: Layout, extra: int):
     def sees(batch, head, q, k):
         return (k <= q) & ((segment[k] == segment[q]) | (segment[k] == parent[q]))
 
-    return create_block_mask(sees, None, None, length, length, device=str(segment.device))
+    places = torch.arange(length, device=segment.device)
+    seen = torch.cat(
+        [
+            sees(0, 0, rows[:, None], places).view(-1, FLEX_BLOCK, length // FLEX_BLOCK, FLEX_BLOCK).sum((1, 3))
+            for rows in places.split(FLEX_BUCKET)
+        ]
+    )
+    full = seen == FLEX_BLOCK**2
+    return BlockMask.from_kv_blocks(*_ordered((seen > 0) & ~full), *_ordered(full), FLEX_BLOCK, sees)
+
+
+def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of (blocks of queries, blocks of keys) bool: how many of each row are there, and their places, before the others'."""
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True)
+    return blocks.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 
 # ── flash-attention ──

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
+from torch.nn.attention.flex_attention import create_block_mask
 
 from openrlhf_rpo.training.shared_prefix import attention
 from openrlhf_rpo.training.shared_prefix.attention import KERNELS, NotServed, best_kernel, enable, flex
@@ -57,6 +58,18 @@ def test_every_kernel_attends_as_the_layout_says(flash_attn, inputs, kernel):
     sees = (at <= at[:, None]) & ((segment == segment[:, None]) | (segment == parent[:, None]))
     wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=sees, scale=0.5, enable_gqa=True)
     torch.testing.assert_close(KERNELS[kernel](query, key, value, layout, 0.5), wanted, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [*BATCHES, batch(group(300, 4, [900, 1, 150]), group(700, 4, [260, 33], seed=1))])
+def test_the_block_mask_is_the_one_that_torch_makes_of_all_entries_at_once(inputs):
+    layout = lay_out(*inputs[:2])
+    extra = -layout.tokens % attention.FLEX_BUCKET
+    ours, length = attention._block_mask(layout, extra), layout.tokens + extra
+    theirs = create_block_mask(ours.mask_mod, None, None, length, length, device="cpu")
+    assert ours.shape == theirs.shape and ours.BLOCK_SIZE == theirs.BLOCK_SIZE
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        for name in (f"{kind}_num_blocks", f"{kind}_indices"):
+            torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), atol=0, rtol=0, msg=name)
 
 
 @pytest.mark.long
