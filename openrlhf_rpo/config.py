@@ -205,7 +205,7 @@ class RPOConfig:
     )
     shared_prefix: str = option(
         "auto",
-        "compute a group's shared prefix once in training; auto: where possible, after a check; on: or stop",
+        "compute once in training what samples begin with; auto: where possible, after a check; on: or stop",
         choices=("auto", "on", "off"),
         may_change=True,
     )

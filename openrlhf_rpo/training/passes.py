@@ -35,7 +35,6 @@ def cannot_share(args: SimpleNamespace) -> str | None:
         "--ds.tensor_parallel_size splits heads over devices": args.ds.tensor_parallel_size > 1,
         "--ds.use_liger_kernel replaces the model's forward": args.ds.use_liger_kernel,
         "--actor.aux_loss_coef counts the router's choices by token": args.actor.aux_loss_coef > 1e-8,
-        "--rollout.n_samples_per_prompt 1 has nothing to share": args.rollout.n_samples_per_prompt == 1,
         "a critic or a reward model runs whole the rows that --train.dynamic_batch_enable would count once": (
             args.train.dynamic_batch_enable and (args.algo.advantage.estimator == "gae" or not args.reward.remote_url)
         ),

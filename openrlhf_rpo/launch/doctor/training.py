@@ -154,7 +154,8 @@ def _sharing(args: SimpleNamespace, config: RPOConfig) -> Finding:
             f"a micro-batch of {micro} samples splits groups of {group}, but a prefix is shared only within a micro-batch",
             f"--train.micro_batch_size {group}, or a multiple, where the memory allows it",
         )
-    return Finding(PASS, "shared prefix", f"groups of {group} run their prefix once (checked on the first batch)")
+    what = f"groups of {group} run their prefix once" if group > 1 else "questions run once what they all begin with"
+    return Finding(PASS, "shared prefix", f"{what} (checked on the first batch)")
 
 
 # ── Prompt and template ──

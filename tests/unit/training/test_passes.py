@@ -48,16 +48,6 @@ def test_groups_share_at_every_zero_stage(parsed, stage):
     [
         ((), {"actor__aux_loss_coef": 0.1}, "router"),
         (("--ds.use_liger_kernel",), {}, "forward"),
-        (
-            (),
-            {
-                "rollout__n_samples_per_prompt": 1,
-                "train__batch_size": 2,
-                "train__micro_batch_size": 2,
-                "algo__advantage__estimator": "reinforce",
-            },
-            "share",
-        ),
         ((), {"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 2}, "heads"),
         (("--train.dynamic_batch_enable",), {"algo__advantage__estimator": "gae"}, "critic"),
     ],

@@ -108,6 +108,10 @@ OPTIONS = {
     "KL as a loss": (("--algo.kl.use_loss",), {"algo__kl__init_coef": 0.1, "algo__kl__estimator": "k3"}),
     "unbiased KL": (("--algo.kl.use_loss", "--algo.kl.unbiased_gradient"), {"algo__kl__init_coef": 0.1}),
     "entropy": ((), {"actor__entropy_coef": 0.1}),
+    "one sample a question": (
+        (),
+        {"rollout__batch_size": 8, "rollout__n_samples_per_prompt": 1, "algo__advantage__estimator": "reinforce"},
+    ),
     "half groups": ((), {"train__micro_batch_size": 2}),
     "all groups at once": ((), {"train__micro_batch_size": 8}),
 }
