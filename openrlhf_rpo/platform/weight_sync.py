@@ -1,7 +1,8 @@
 """Weight sync from DeepSpeed to the vLLM engines on CPU: one gloo broadcast of all parameters, then one reload.
 
 Upstream (``openrlhf/trainer/ray/ppo_actor.py``, ``vllm_worker_wrap.py``) uses NCCL and loads one parameter at a time. vLLM's
-CPU linear layers pack their weights after loading and drop the loader, so the whole model is reloaded from one iterator.
+CPU linear layers pack their weights after loading and drop the loader, so the whole model is reloaded from one iterator
+(``engine_worker``).
 """
 
 import os
@@ -10,59 +11,17 @@ from typing import Any
 
 from openrlhf_rpo.platform.ray_class import unwrap
 
-EXTENSION = "openrlhf_rpo.platform.weight_sync.CpuWorkerExtension"
+EXTENSION = "openrlhf_rpo.platform.engine_worker.CpuWorkerExtension"
 
 
-def _gloo_group(host: str, port: int, rank: int, world_size: int, server: socket.socket | None = None) -> Any:
+def gloo_group(host: str, port: int, rank: int, world_size: int, server: socket.socket | None = None) -> Any:
     """``server``: rank 0's listening socket, taken over by the group, so that no one else can take the port."""
     from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
     return stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo", listen_socket=server)
 
 
-class CpuWorkerExtension:
-    """Mixed into vLLM's CPU worker (``worker_extension_cls``)."""
-
-    def init_process_group(
-        self,
-        master_address: str,
-        master_port: int,
-        rank_offset: int,
-        world_size: int,
-        group_name: str,
-        backend: str = "gloo",
-        use_ray: bool = False,
-    ) -> None:
-        import torch
-
-        rank = torch.distributed.get_rank() + rank_offset
-        self._model_update_group = _gloo_group(master_address, master_port, rank, world_size)
-
-    def receive_weights(self, layout: list[tuple[str, str, list[int]]]) -> None:
-        """Receive all parameters in one flat buffer and reload the model. ``layout``: name, dtype and shape of each."""
-        import torch
-
-        sizes = [torch.Size(shape).numel() for _, _, shape in layout]
-        dtype = getattr(torch, layout[0][1])
-        flat = torch.empty(sum(sizes), dtype=dtype)
-        self._model_update_group.broadcast([flat], _from_rank_0()).wait()
-        parts = flat.split(sizes)
-        weights = [(name, part.view(shape)) for (name, _, shape), part in zip(layout, parts, strict=True)]
-        self.model_runner.reload_weights(weights_iterator=iter(weights))  # type: ignore[attr-defined]
-        self._repack_tied_output_layer()
-
-    def _repack_tied_output_layer(self) -> None:
-        """vLLM 0.29 packs linear layers for oneDNN, and again after a reload. It does not reload a tied output layer, which
-        would keep a packed copy of the old weights.
-        """
-        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-        for layer in self.model_runner.get_model().modules():  # type: ignore[attr-defined]
-            if isinstance(layer, ParallelLMHead):
-                layer.quant_method.process_weights_after_loading(layer)
-
-
-def _from_rank_0() -> Any:
+def from_rank_0() -> Any:
     import torch.distributed as dist
 
     options = dist.BroadcastOptions()
@@ -115,7 +74,7 @@ def _init_vllm_sync_group(self: Any, backend: str) -> None:
         engine.init_process_group.remote(host, port, i + 1, world_size, "openrlhf_rpo", "gloo", False)
         for i, engine in enumerate(self.vllm_engines)
     ]
-    self._model_update_group = _gloo_group(host, port, 0, world_size, server)
+    self._model_update_group = gloo_group(host, port, 0, world_size, server)
     ray.get(joining)
 
 
@@ -133,7 +92,7 @@ def _broadcast_to_vllm(self: Any) -> None:
             layout = [(n, dtype, list(p.shape)) for n, p in zip(names, parameters, strict=True)]
             loading = [engine.receive_weights.remote(layout) for engine in self.vllm_engines]
             flat = torch.cat([p.data.flatten() for p in parameters])
-            self._model_update_group.broadcast([flat], _from_rank_0()).wait()
+            self._model_update_group.broadcast([flat], from_rank_0()).wait()
             ray.get(loading)
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
     torch.distributed.barrier()
