@@ -70,6 +70,17 @@ def compare(level: dict, name: str, shown: Sequence[str]) -> None:
     assert {seeds for *_, seeds in (arm["policy"], arm["tokens"])} == {8}
 
 
+def test_the_rows_of_the_pretrained_model_are_those_of_the_report():
+    arms = result("2026-11-26-real")["levels"]["leg_counting"]["arms"]
+    page = (ROOT / "docs" / "methods.md").read_text().split("| SmolLM2-135M, leg_counting |")[1]
+    for name, shown_as in (("raft", "full answers (`off`)"), ("rpo", "`rpo`"), ("verify", "`verify`")):
+        arm = arms[name]
+        early, late = (arm["at_tokens"][str(budget)][0] for budget in (20_000, 30_000))
+        end, tokens, seconds = "{:.2f} ± {:.2f}".format(*arm["policy"]), arm["tokens"][0] / 1000, arm["seconds"][0]
+        row = f"| {shown_as}, {arm['steps']} steps | {early:.2f} / {late:.2f} | {end} | {tokens:.0f}k | {seconds:.0f} |"
+        assert row in page
+
+
 @pytest.mark.parametrize(
     ("shown_as", "name"), [("4 questions, groups of four: GRPO", "grpo"), ("8 questions, groups of four: DAPO", "dapo")]
 )
@@ -96,11 +107,9 @@ def test_the_table_of_asynchronous_runs_is_that_of_the_report():
 
 def test_the_table_of_what_is_reused_is_that_of_the_report():
     levels = result("2026-11-23-what-is-reused")["levels"]
-    rows = re.findall(
-        r"^\| (?:(main|hard) level: )?([^|]*) \| (\S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \| (\d+) \|$",
-        (ROOT / "docs" / "methods.md").read_text(),
-        re.MULTILINE,
-    )
+    page = (ROOT / "docs" / "methods.md").read_text().split("**What is reused, everything else alike.**")[1]
+    row = r"^\| (?:(main|hard) level: )?([^|]*) \| (\S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \| (\d+) \|$"
+    rows = re.findall(row, page, re.MULTILINE)
     assert len(rows) == 6
     level = None
     for named, arm, on_the_way, end, tokens, seconds in rows:
