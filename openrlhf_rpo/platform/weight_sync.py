@@ -22,6 +22,7 @@ def gloo_group(host: str, port: int, rank: int, world_size: int, server: socket.
 
 
 def from_rank_0() -> Any:
+    """torch's options of a broadcast from the policy's process."""
     import torch.distributed as dist
 
     options = dist.BroadcastOptions()

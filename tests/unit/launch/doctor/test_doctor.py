@@ -303,6 +303,11 @@ def test_micro_batches_that_split_groups_are_said(doctor):
     assert "every sample runs whole" in found(doctor(rpo__shared_prefix="off"), "shared prefix", WARN)
 
 
+def test_one_answer_a_question_shares_what_questions_begin_with(doctor):
+    one = {"rollout__n_samples_per_prompt": 1, "train__batch_size": 8, "algo__advantage__estimator": "reinforce"}
+    assert "what they all begin with" in found(doctor(**one), "shared prefix", PASS)
+
+
 def test_a_cache_that_holds_steps_fails_unless_the_run_resumes(doctor, parse, usual, commit_steps):
     args = parse(**usual)
     commit_steps(args, 1)
