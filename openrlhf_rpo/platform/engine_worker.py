@@ -4,14 +4,12 @@ vLLM imports this module in each worker before it makes the model runner and its
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-import wrapt
+import torch
+import vllm.v1.sample.ops.topk_topp_sampler as sampler_module
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from openrlhf_rpo.platform.weight_sync import from_rank_0, gloo_group
-
-if TYPE_CHECKING:
-    import torch
 
 
 class CpuWorkerExtension:
@@ -27,15 +25,11 @@ class CpuWorkerExtension:
         backend: str = "gloo",
         use_ray: bool = False,
     ) -> None:
-        import torch
-
         rank = torch.distributed.get_rank() + rank_offset
         self._model_update_group = gloo_group(master_address, master_port, rank, world_size)
 
     def receive_weights(self, layout: list[tuple[str, str, list[int]]]) -> None:
         """Receive all parameters in one flat buffer and reload the model. ``layout``: name, dtype and shape of each."""
-        import torch
-
         sizes = [torch.Size(shape).numel() for _, _, shape in layout]
         dtype = getattr(torch, layout[0][1])
         flat = torch.empty(sum(sizes), dtype=dtype)
@@ -49,21 +43,17 @@ class CpuWorkerExtension:
         """vLLM 0.29 packs linear layers for oneDNN, and again after a reload. It does not reload a tied output layer, which
         would keep a packed copy of the old weights.
         """
-        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
         for layer in self.model_runner.get_model().modules():  # type: ignore[attr-defined]
             if isinstance(layer, ParallelLMHead):
                 layer.quant_method.process_weights_after_loading(layer)
 
 
-def seeded_noise(probs: "torch.Tensor", generators: "Mapping[int, torch.Generator]") -> "torch.Tensor":
+def seeded_noise(probs: torch.Tensor, generators: Mapping[int, torch.Generator]) -> torch.Tensor:
     """Exponential noise, (requests, vocabulary) as ``probs``, each row from its own generator, if it has one.
 
     From uniform numbers in double precision, so that rare tokens keep their probabilities: torch draws those five times as
     fast on a CPU as exponential ones.
     """
-    import torch
-
     noise = torch.empty(probs.shape, dtype=torch.float64)
     if len(generators) < len(noise):
         noise.uniform_()
@@ -72,16 +62,15 @@ def seeded_noise(probs: "torch.Tensor", generators: "Mapping[int, torch.Generato
     return noise.log_().neg_()
 
 
-def _draw_once(module: Any) -> None:
-    """vLLM 0.29 draws a token as argmax p / e. On a CPU it draws e of all requests, and again that of every seeded one: with
-    a vocabulary of 49,000 more than half of the time of a pass."""
-
-    def random_sample(probs: Any, generators: Mapping[int, Any], use_fp64_gumbel: bool = False) -> Any:
-        noise = seeded_noise(probs, generators)
-        return module.sample_with_exponential_noise(probs, noise if use_fp64_gumbel else noise.to(probs.dtype))
-
-    module.random_sample = random_sample
-    module.TopKTopPSampler.forward_cpu = module.TopKTopPSampler.forward_native
+def random_sample(
+    probs: torch.Tensor, generators: Mapping[int, torch.Generator], use_fp64_gumbel: bool = False
+) -> torch.Tensor:
+    """vLLM's function of this name: a token of each request, argmax p / e with noise e."""
+    noise = seeded_noise(probs, generators)
+    return sampler_module.sample_with_exponential_noise(probs, noise if use_fp64_gumbel else noise.to(probs.dtype))
 
 
-wrapt.register_post_import_hook(_draw_once, "vllm.v1.sample.ops.topk_topp_sampler")
+# On a CPU vLLM 0.29 draws the noise of all requests, and again that of every seeded one: with a vocabulary of 49,000 tokens
+# more than half of the time of a pass.
+sampler_module.random_sample = random_sample
+sampler_module.TopKTopPSampler.forward_cpu = sampler_module.TopKTopPSampler.forward_native
