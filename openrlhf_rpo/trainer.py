@@ -252,8 +252,8 @@ class _RPOTrainer(BasePPOTrainer):
         self.totals, self.failures = metrics, batch.failures
         with self.clock("cache"):  # counted in the next step's record
             record = StepRecord(step, self.stream.episode, self.stream.position, metrics)
-            ahead = self.source.in_flight() if self.has_checkpoint(step) else []
-            self.cache.commit_step(record, decisions, batch.waiting + ahead)
+            in_flight = self.source.in_flight() if self.has_checkpoint(step) else []
+            self.cache.commit_step(record, decisions, in_flight)
             self.selection.learn(decision.visit for decision in decisions)
             self.batches.committed(step)
         if self.samples is not None:

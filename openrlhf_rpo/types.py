@@ -235,10 +235,15 @@ class Group:
         """The oldest policy that sampled a token of a response; ``UNKNOWN`` if one is unknown, None without any part."""
         return min((part.version for sample in self.samples for part in sample.parts), default=None)
 
+    @property
+    def begun(self) -> "Begun":
+        """What the cache keeps of it until a step is committed that trains on it."""
+        return Begun(self.question.question_id, self.samples, self.asked, self.chance, self.due)
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A group that a stored step left to a later one, ``due``, as the cache returns it (``Group``).
+    """A group that is left to a later step, ``due`` (``Group``).
 
     Its samples may have no token yet, or all of them.
     """

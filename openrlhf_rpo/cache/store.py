@@ -36,7 +36,7 @@ from openrlhf_rpo.cache.rows import (
 )
 from openrlhf_rpo.cache.session import Database, Snapshot, is_missing, restore_database
 from openrlhf_rpo.cache.unfinished import unfinished_values
-from openrlhf_rpo.types import CacheDecision, Group, Path, Question, StepRecord
+from openrlhf_rpo.types import Begun, CacheDecision, Path, Question, StepRecord
 
 
 class PathCache(CacheHistory):
@@ -163,11 +163,11 @@ class PathCache(CacheHistory):
             if reached is not None:
                 replace_row(session, RunRow, key=INITIAL_REACHED, value=f"{reached[0]}:{reached[1]}")
 
-    def commit_step(self, record: StepRecord, decisions: Sequence[CacheDecision], waiting: Sequence[Group] = ()) -> None:
+    def commit_step(self, record: StepRecord, decisions: Sequence[CacheDecision], waiting: Sequence[Begun] = ()) -> None:
         """Store a step's new paths, visits, record and waiting groups in one transaction, on disk on return.
 
-        ``record.step`` must be the latest step + 1, and the step of every path and visit. ``waiting``: groups of later steps
-        (``Group.due``, by default the next one), with what their samples have; scores and rejected tokens are not stored.
+        ``record.step`` must be the latest step + 1, and the step of every path and visit. ``waiting``: groups of later
+        steps, with what their samples have; scores and rejected tokens are not stored.
         """
         self.wait_until_inspected()
         for decision in decisions:

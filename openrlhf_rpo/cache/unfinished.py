@@ -15,18 +15,18 @@ from openrlhf_rpo.cache.codec import (
 from openrlhf_rpo.cache.columns import parts_of, parts_text, wrong_parts
 from openrlhf_rpo.cache.models import UnfinishedRow
 from openrlhf_rpo.cache.rows import Read, check, name_of
-from openrlhf_rpo.types import Begun, Group, Path, Prefix, Sample
+from openrlhf_rpo.types import Begun, Path, Prefix, Sample
 
 OF_GROUP = (UnfinishedRow.due, UnfinishedRow.place, UnfinishedRow.asked, UnfinishedRow.chance)
 """The columns in which all samples of a group have the same value."""
 
 
-def unfinished_values(group: Group, step: int, place: int) -> list[dict[str, Any]]:
+def unfinished_values(group: Begun, step: int, place: int) -> list[dict[str, Any]]:
     """The columns of the samples of a group that waits after ``step``, of all that do the one at ``place``.
 
     Raises ValueError if they cannot be stored.
     """
-    question, due = group.question.question_id, group.due or step + 1
+    question, due = group.question_id, group.due
     if due <= step:
         raise ValueError(f"the group of question {question} waits after step {step} for step {due}")
     if not group.samples:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 from openrlhf_rpo.rollout.batches import Batch, Batches
 from openrlhf_rpo.run.phases import PhaseClock
-from openrlhf_rpo.types import Group
+from openrlhf_rpo.types import Begun
 
 
 class InStep:
@@ -37,9 +37,9 @@ class InStep:
         """While inside, the engines and the cache belong to the caller."""
         yield
 
-    def in_flight(self) -> list[Group]:
+    def in_flight(self) -> list[Begun]:
         """Every group that is begun and not taken, by step; only inside ``still``."""
-        return []
+        return self.batches.begun
 
     def timing(self, batch: Batch) -> dict[str, float]:
         """The seconds of a step by phase; only inside ``still``."""
@@ -96,8 +96,8 @@ class Ahead(InStep):
         busy = {"rpo/rollout_busy": (self._worked - before) / total, "rpo/train_busy": 1 - waited / total}
         return metrics | {name: metrics.get(name, 0.0) + seconds for name, seconds in beside.items()} | busy
 
-    def in_flight(self) -> list[Group]:
-        return [group for batch in self._queued for group in batch.groups] + self.batches.on_the_way()
+    def in_flight(self) -> list[Begun]:
+        return [group.begun for batch in self._queued for group in batch.groups] + self.batches.on_the_way()
 
     def _ready(self) -> bool:
         return self._n_made - self._n_taken < self.size and not self.batches.short

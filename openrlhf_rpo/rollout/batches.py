@@ -85,15 +85,16 @@ class Batches:
                     (waiting if group.waits else kept if self._trains(group, step) else dropped).append(group)
         self._made, rollout.work = [], None
         waiting = [replace(group, asked="unfinished", chance=None, due=step + 1) for group in waiting]
-        self.begun += [Begun(g.question.question_id, g.samples, g.asked, g.chance, g.due) for g in waiting]
+        self.begun += [group.begun for group in waiting]
         seconds = dict(rollout.clock.seconds)
         seconds["rollout"] -= rollout.gate.parked - parked
         failures = rollout.scorer.failures if rollout.scorer is not None else 0
         return Batch(kept, dropped, waiting, seconds, rollout.engine_metrics(kept + dropped), failures)
 
-    def on_the_way(self) -> list[Group]:
-        """The groups of the batch that is being made, as they are; the rollout stands still."""
-        return self._made + (self.rollout.work.groups if self.rollout.work is not None else [])
+    def on_the_way(self) -> list[Begun]:
+        """Every group that is begun and of no finished batch, as it is; the rollout stands still."""
+        now = self._made + (self.rollout.work.groups if self.rollout.work is not None else [])
+        return [group.begun for group in now] + self.begun
 
     def committed(self, step: int) -> None:
         self.out.pop(step, None)

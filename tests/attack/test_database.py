@@ -20,7 +20,7 @@ from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.durable import replacing
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.former import translated
-from openrlhf_rpo.types import CacheDecision, Group, Part, Path, Prefix, Question, Sample, StepRecord, Visit
+from openrlhf_rpo.types import Begun, CacheDecision, Part, Path, Prefix, Question, Sample, StepRecord, Visit
 from tests.attack.conftest import contents
 
 TABLES = {table.__tablename__: table for table in Base.__subclasses__()}
@@ -45,7 +45,7 @@ def sound(tmp_path_factory) -> bytes:
             visit = Visit("q", step, 1, 2, 3, 4, 2, "best")
             prefix = Prefix((1, 2), (-0.5, -0.5), 1, cache.paths(["r"])["r"])
             begun = (Sample(prefix, (7, 8), (-0.5, -0.5), "unfinished", parts=(Part(2, 2),)),) * 2
-            waiting = [Group(Question("r", "", ""), begun)] if step == 3 else []
+            waiting = [Begun("r", begun, "turn", None, 4)] if step == 3 else []
             cache.commit_step(StepRecord(step, 0, step, {"rpo/score": 0.5}), [CacheDecision(path, visit, wrong)], waiting)
         cache.record_evaluation(3, {"pass1": 0.5})
     return file.read_bytes()

@@ -14,7 +14,7 @@ from openrlhf_rpo.cache import PathCache, migrations
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheNewer, CacheOlder
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.session import make_engine
-from openrlhf_rpo.types import Begun, CacheDecision, Group, Part, Prefix, Question, Sample, StepRecord
+from openrlhf_rpo.types import Begun, CacheDecision, Part, Prefix, Sample, StepRecord
 
 REPOSITORY = File(__file__).parents[3]
 
@@ -80,8 +80,8 @@ def test_groups_that_waited_under_the_schema_before_parts_go_on_with_the_next_st
     sample = Sample(Prefix(), (5, 6), (-0.5, -0.5), "unfinished", parts=(Part(1, 2),))
     own = replace(sample, prefix=Prefix((4,), (-1.0,), 1, cache.paths(["r"])["r"]))
     groups = [
-        Group(Question("r", "", ""), (sample, own), asked="signal", chance=0.5, due=4),
-        Group(Question("q", "", ""), (sample,)),
+        Begun("r", (sample, own), "signal", 0.5, 4),
+        Begun("q", (sample,), "turn", None, 3),
     ]
     cache.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(stored, visit("q", 1))])
     cache.commit_step(StepRecord(2, 0, 2, {}), [], groups)
@@ -97,7 +97,7 @@ def test_groups_that_waited_under_the_schema_before_parts_go_on_with_the_next_st
             Begun("r", (without, replace(own, parts=())), "unfinished", None, 3),
         ]
         assert upgraded.paths(["q"])["q"] == replace(stored, path_id=3, parts=())
-        upgraded.commit_step(StepRecord(3, 0, 3, {}), [], groups)
+        upgraded.commit_step(StepRecord(3, 0, 3, {}), [], groups[:1])
         assert upgraded.unfinished()[0] == Begun("r", (sample, own), "signal", 0.5, 4)
 
 

@@ -6,20 +6,15 @@ import pytest
 
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
 from openrlhf_rpo.cache.models import UnfinishedRow, checksum_of
-from openrlhf_rpo.types import UNKNOWN, Begun, CacheDecision, Group, Part, Prefix, Question, Sample, StepRecord
+from openrlhf_rpo.types import UNKNOWN, Begun, CacheDecision, Part, Prefix, Sample, StepRecord
 
 
-def waiting(question, *samples, **fields):
-    return Group(Question(question, "1+1?", "2"), samples, waits=True, **fields)
+def waiting(question, *samples, asked="turn", chance=None, due=9):
+    return Begun(question, samples, asked, chance, due)
 
 
 def sample(tokens, finish="unfinished", prefix=None, parts=()):
     return Sample(prefix or Prefix(), tokens, (-0.5,) * len(tokens), finish, parts=parts)
-
-
-def begun(group, step):
-    """What the cache returns of a group that waits after ``step``."""
-    return Begun(group.question.question_id, group.samples, group.asked, group.chance, group.due or step + 1)
 
 
 @pytest.fixture
@@ -38,7 +33,7 @@ def test_the_samples_come_back_as_they_were_with_their_path(cache, step, path):
     scored = Prefix((1, 2, 3), (-0.125, -0.25, -4.0), 1, stored)  # verified: the log-probs of now
     groups = [waiting("q", sample((7, 8), "stop", own), sample((9,), prefix=scored)), waiting("a", sample((5, 6)))]
     step(cache, 2, *groups)
-    assert cache.unfinished() == [begun(group, 2) for group in groups]
+    assert cache.unfinished() == groups
 
 
 def test_groups_of_later_steps_come_back_in_their_order_whatever_their_samples_have(cache, step):
@@ -46,14 +41,14 @@ def test_groups_of_later_steps_come_back_in_their_order_whatever_their_samples_h
     groups = [
         waiting("z", *(sample((), prefix=prefix) for prefix in bare), due=4),  # asked and not begun
         waiting("q", sample((5, 6, 1), "stop"), sample((7,), "length"), asked="signal", chance=0.25, due=3),  # all done
-        waiting("r", sample((), prefix=Prefix((4,), (-1.0,), 1, cache.paths(["r"])["r"])), asked="replay", chance=1),
-        waiting("b", sample((8,)), asked="unfinished"),
+        waiting("r", sample((), prefix=Prefix((4,), (-1.0,), 1, cache.paths(["r"])["r"])), asked="replay", chance=1, due=3),
+        waiting("b", sample((8,)), asked="unfinished", due=3),
     ]
     step(cache, 1)
-    step(cache, 2, *(waiting(g.question.question_id, sample((9,))) for g in groups))
+    step(cache, 2, *(waiting(g.question_id, sample((9,))) for g in groups))
     assert cache.rollback(1) == 1
     step(cache, 2, *groups)
-    assert cache.unfinished() == [begun(group, 2) for group in groups]
+    assert cache.unfinished() == groups
     assert [group.due for group in cache.unfinished()] == [4, 3, 3, 3] and cache.verify() == []
 
 

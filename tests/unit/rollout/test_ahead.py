@@ -12,6 +12,14 @@ from openrlhf_rpo.rollout.gate import Gate
 from openrlhf_rpo.run.phases import PhaseClock
 
 
+class OfStep(tuple):
+    """Stands in for a group: its step and the policy that made it."""
+
+    @property
+    def begun(self):
+        return self
+
+
 class Made:
     """Stands in for ``Batches``: a batch of one group, named after its step and the policy that made it."""
 
@@ -19,15 +27,15 @@ class Made:
 
     def __init__(self, last=99, seconds=0.0, on_the_way=()):
         self.rollout = SimpleNamespace(gate=Gate(), generator=SimpleNamespace(stop=self.stop, go_on=self.go_on))
-        self.last, self.seconds, self.begun, self.told = last, seconds, [], []
+        self.last, self.seconds, self.made, self.told, self.begun = last, seconds, [], [], []
         self.way = list(on_the_way)
 
     def make(self, step):
-        self.begun.append(step)
+        self.made.append(step)
         if step > self.last:
             return None
         time.sleep(self.seconds)
-        return Batch([(step, self.rollout.gate.version)], [], [], {"rollout": self.seconds})
+        return Batch([OfStep((step, self.rollout.gate.version))], [], [], {"rollout": self.seconds})
 
     def on_the_way(self):
         return self.way
@@ -58,6 +66,12 @@ def test_without_a_queue_every_batch_is_of_the_policy_that_trains_on_it():
     assert batches == [(1, 0), (2, 1), (3, 2), (4, 3)] and in_flight == [[]] * 4
 
 
+def test_what_a_longer_queue_had_begun_stays_in_flight_without_one():
+    made = Made()
+    made.begun = ["of a later step"]
+    assert InStep(made, PhaseClock()).in_flight() == ["of a later step"]
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
 def test_with_a_queue_of_one_every_batch_is_of_the_policy_before_whatever_takes_longer(seconds):
     made = Made(seconds=seconds)
@@ -80,10 +94,10 @@ def test_a_queue_is_never_longer_than_its_size():
     source.start(1, 9)
     source.take(1)
     deadline = time.monotonic() + 5
-    while made.begun != [1, 2, 3] and time.monotonic() < deadline:
+    while made.made != [1, 2, 3] and time.monotonic() < deadline:
         time.sleep(0.001)
     time.sleep(0.02)
-    assert made.begun == [1, 2, 3]
+    assert made.made == [1, 2, 3]
 
 
 def test_the_data_end_where_no_batch_can_be_made():

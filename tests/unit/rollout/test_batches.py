@@ -94,7 +94,8 @@ def test_a_resumed_run_goes_on_with_what_is_due_and_asks_nothing_that_is_begun(b
         Begun(ORDER[5], (), "turn", None, 2),
     ]
     first = made.make(1)
-    assert names(first.kept) == [ORDER[3], ORDER[1]] and [g.question_id for g in made.begun] == [ORDER[0], ORDER[5]]
+    assert names(first.kept) == [ORDER[3], ORDER[1]] and made.on_the_way() == made.begun
+    assert [g.question_id for g in made.begun] == [ORDER[0], ORDER[5]]
     assert made.selection.stream.postponed == [ORDER[0]]
     second = made.make(2)
     assert names(second.kept) == [ORDER[0], ORDER[5]] and [g.asked for g in second.kept] == ["replay", "turn"]
