@@ -1,4 +1,4 @@
-"""The differences between two runs: databases row by row, weights and optimizer states bit by bit.
+"""The differences between two runs: databases row by row, weights and optimizer states bit for bit.
 
     python -m lab.compare CHECKPOINTS MODEL CHECKPOINTS MODEL
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from sqlalchemy import MetaData, create_engine, select
@@ -70,12 +71,16 @@ def _compare(where: str, a: Any, b: Any) -> Iterator[str]:
     """A sentence per difference between two nested values."""
     if isinstance(a, dict) and isinstance(b, dict):
         yield from _compare_dicts(where, a, b)
-    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        if len(a) != len(b):
+            yield f"{where}: {len(a)} and {len(b)} items"
+        for i, (x, y) in enumerate(zip(a, b, strict=False)):
             yield from _compare(f"{where}[{i}]", x, y)
     elif isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(a, b):
             yield f"{where}: tensors differ"
+    elif isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        yield from _compare(where, a.tolist(), b.tolist())
     elif isinstance(a, _PLAIN) or isinstance(b, _PLAIN):
         if a != b and not (a != a and b != b):  # NaN equals NaN here
             yield f"{where}: {str(a)[:60]!r} and {str(b)[:60]!r}"
@@ -83,6 +88,8 @@ def _compare(where: str, a: Any, b: Any) -> Iterator[str]:
         yield f"{where}: {type(a).__name__} and {type(b).__name__}"
     elif hasattr(a, "__dict__"):
         yield from _compare(where, vars(a), vars(b))
+    elif a != b:
+        yield f"{where}: {str(a)[:60]} and {str(b)[:60]}"
 
 
 def _compare_dicts(where: str, a: dict[Any, Any], b: dict[Any, Any]) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """Two runs are equal to the last bit but for times, or every difference is named."""
 
+from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -49,6 +51,25 @@ def test_runs_that_took_other_times_are_equal(tmp_path):
 def test_the_last_bit_of_a_row_a_weight_or_the_optimizer_is_seen(tmp_path, change, named):
     (difference,) = found(tmp_path, **change)
     assert difference.startswith(named)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "named"),
+    [
+        ([], [7, 9], "0 and 2 items"),
+        ((1, 2), (1, 3), "'2' and '3'"),
+        (np.array([1, 2]), np.array([1, 4]), "'2' and '4'"),
+        ({1}, {2}, "{1} and {2}"),
+        (datetime(2026, 1, 1), datetime(2026, 1, 2), "2026-01-01"),
+        (torch.float32, torch.bfloat16, "torch.float32 and torch.bfloat16"),
+    ],
+)
+def test_values_of_any_kind_in_a_checkpoint_are_compared(tmp_path, a, b, named):
+    folders = build(tmp_path / "a"), build(tmp_path / "b")
+    for (checkpoints, _), value in zip(folders, (a, b), strict=True):
+        torch.save({"postponed_prompts": value}, checkpoints / "_actor" / "global_step1" / "states.pt")
+    (difference,) = differences(*folders[0], *folders[1])
+    assert difference.startswith("last checkpoint states.pt postponed_prompts") and named in difference
 
 
 def test_a_row_that_is_missing_is_named(tmp_path):
