@@ -282,7 +282,7 @@ class _RPOTrainer(BasePPOTrainer):
 
     def has_checkpoint(self, step: int) -> bool:
         """Whether a run may be resumed from this step: an evaluation may write one, too (the best so far)."""
-        return step % self.args.ckpt.save_steps == 0 or step % self.args.eval.steps == 0
+        return step % self.args.ckpt.save_steps == 0 or step % self.args.eval.steps == 0 or step == self.max_steps
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Held-out accuracy from the bare question; keeps the best checkpoint, as upstream does."""

@@ -134,7 +134,7 @@ class Database:
                 sqlite.vacuum(self.engine)
                 return
             with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                connection.exec_driver_sql("VACUUM FULL")
+                connection.exec_driver_sql(f"VACUUM FULL {', '.join(Base.metadata.tables)}")
 
     def close(self) -> None:
         """Close the connections and release the lock; a second call does nothing."""

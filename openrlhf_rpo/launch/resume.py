@@ -8,6 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
+from openrlhf_rpo.cache.session import SQLITE
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.former import translated
@@ -32,6 +33,8 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
     try:
         with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:
             check_steps(args, cache.latest_step, tag)
+            if tag and copy:
+                _check_history(cache, where, tag, copy)
             check_options(args, translated(cache.options), steering_options(args, questions), tag)
             if args.ckpt.load_enable:
                 _check_rows(cache)
@@ -43,7 +46,7 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
 
 def _settle_checkpoint(args: SimpleNamespace) -> tuple[str | None, str | None]:
     """The tag of the checkpoint that a resumed run loads, and the copy of the cache beside it; None where missing."""
-    tag = Checkpoints.of_run(args).settle()
+    tag = Checkpoints.of_run(args).settle(critic=args.algo.advantage.estimator == "gae")
     if tag is None:
         print(f"No checkpoint below --ckpt.path {args.ckpt.path}: starting from step 0", flush=True)
         return None, None
@@ -67,10 +70,31 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
             f"--ckpt.path {args.ckpt.path} holds the checkpoints of a run, up to {earlier}, and this run's would replace "
             "them: add --ckpt.load_enable to resume it, or use another --ckpt.path"
         )
+    if tag is None and 0 < 2 * args.ckpt.save_steps < steps:  # the first is complete before the second is written
+        raise UsageError(
+            f"the cache {where} holds {steps} steps, and below --ckpt.path {args.ckpt.path} there is no checkpoint to go on "
+            "from: is it another folder, or not mounted? To begin again at step 0, remove the cache or name another"
+        )
     if tag is not None and steps < step_of(tag):
         raise CacheError(
             f"Path cache {where} ends at step {max(steps, 0)}, before the checkpoint {tag} that would be loaded. "
             "Remove the cache file: the copy beside the checkpoint then takes its place"
+        )
+
+
+def _check_history(cache: PathCache, where: str, tag: str, copy: str) -> None:
+    """Raises CacheError when step t of the cache is not the step t after which checkpoint ``tag`` was written."""
+    step = step_of(tag)
+    try:
+        with PathCache.open_to_read(f"{SQLITE}{copy}") as copied:
+            written = copied.records(step - 1)[:1]
+    except CacheError as error:
+        print(f"Note: whether the cache {where} belongs to the checkpoint {tag} is not known: {error}", flush=True)
+        return
+    if repr(cache.records(step - 1)[:1]) != repr(written):  # by what was measured, seconds too; NaN equals NaN here
+        raise CacheError(
+            f"Path cache {where}: its step {step} is not the one that the checkpoint {tag} was written after: the run went "
+            f"on from another checkpoint since. Remove the cache: the copy beside this one, {copy}, then takes its place"
         )
 
 

@@ -60,8 +60,11 @@ class Checkpoints:
         """The step of the oldest checkpoint; 0, where every run starts, without any."""
         return min((step_of(tag) for tag in self._tags()), default=0)
 
-    def settle(self) -> str | None:
-        """Before a resume, remove leftovers and write ``latest()``, which is returned, for actor and critic."""
+    def settle(self, critic: bool = False) -> str | None:
+        """Before a resume, remove leftovers and write ``latest()``, which is returned, for actor and, if one trains, critic.
+
+        Raises UsageError where the critic's is missing.
+        """
         self.clear_staging()
         tag = self.latest()
         for group in _GROUPS:
@@ -71,7 +74,7 @@ class Checkpoints:
             elif (folder / tag).is_dir():
                 if _named(folder / "latest") != tag:
                     _write(folder / "latest", tag)
-            elif folder.exists():
+            elif critic or folder.exists():
                 raise UsageError(f"checkpoint {tag} is in {self.path / '_actor'}, but not in {folder}: restore that folder")
         return tag
 

@@ -41,9 +41,8 @@ def steering_options(args: SimpleNamespace, questions: Iterable[Question]) -> di
     if not args.ds.use_universal_ckpt:
         trained = [args.actor, args.critic] if args.algo.advantage.estimator == "gae" else [args.actor]
         options[PROCESSES] = [model.num_nodes * model.num_gpus_per_node for model in trained]
-    for url in args.reward.remote_url or []:
-        if url.endswith(".py"):
-            options["content of the reward file"] = _hash(Path(url).read_bytes())
+    files = [Path(url) for url in args.reward.remote_url or [] if url.endswith(".py")]
+    options["content of the reward file"] = _hash(b"".join(file.read_bytes() for file in files)) if files else None
     if ".py:" in args.rpo.method:  # the file may have moved
         file, _, name = args.rpo.method.rpartition(":")
         options["rpo.method"] = f"{Path(file).name}:{name}"

@@ -118,6 +118,17 @@ def test_vacuum_and_prune_leave_what_is_kept(cache, commit) -> None:
     assert cache.verify() == []
 
 
+def test_vacuum_leaves_other_tables_of_the_database_alone(cache) -> None:
+    place = "SELECT pg_relation_filepath('other')"
+    with cache._database.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE other (n int)")
+        before = connection.exec_driver_sql(place).scalar()
+    cache.vacuum()
+    with cache._database.engine.begin() as connection:
+        assert connection.exec_driver_sql(place).scalar() == before
+        connection.exec_driver_sql("DROP TABLE other")
+
+
 def test_the_order_of_replay_is_that_of_sqlite(url, tmp_path, path) -> None:
     """A run must not depend on how a database sorts text."""
     names = ["b", "B", "a", "_", "Ä", "a-1", "a1"]

@@ -60,11 +60,11 @@ def test_an_option_that_steers_the_run_may_not_change(begun, run, option, value,
 
 def test_a_checkpoint_is_loaded_into_as_many_processes_as_wrote_it(begun, run, monkeypatch):
     begun(2, actor__num_gpus_per_node=1)
-    monkeypatch.setattr(Checkpoints, "settle", lambda self: "global_step2")
+    monkeypatch.setattr(Checkpoints, "settle", lambda self, critic: "global_step2")
     with pytest.raises(UsageError, match=r"training processes was \[1\], now \[2\]: DeepSpeed.*--ds.use_universal_ckpt"):
         resume(run, actor__num_gpus_per_node=2, rpo__allow_changed_options="true")
     resume(run, actor__num_gpus_per_node=2, ds__use_universal_ckpt=True)
-    monkeypatch.setattr(Checkpoints, "settle", lambda self: None)
+    monkeypatch.setattr(Checkpoints, "settle", lambda self, critic: None)
     resume(run, actor__num_gpus_per_node=2)  # nothing to load
 
 
@@ -140,6 +140,17 @@ def test_a_reward_file_is_compared_by_what_it_says(begun, run, tmp_path):
     resume(run, **reward("moved.py", 1.0))
     with pytest.raises(UsageError, match="content of the reward file was"):
         resume(run, **reward("a.py", 0.5))
+    server = {"rpo__reward__functions": None, "reward__remote_url": "http://127.0.0.1:1/score"}
+    with pytest.raises(UsageError, match='content of the reward file was ".*", now null'):
+        resume(run, **server)
+
+
+def test_a_reward_server_is_not_replaced_by_a_file(begun, run, tmp_path):
+    file = tmp_path / "reward.py"
+    file.write_text("def reward_func(queries, prompts, labels):\n    return [1.0] * len(queries)\n")
+    begun(1, rpo__reward__functions=None, reward__remote_url="http://127.0.0.1:1/score")
+    with pytest.raises(UsageError, match="content of the reward file was null, now"):
+        resume(run, rpo__reward__functions=None, reward__remote_url=file)
 
 
 @pytest.fixture
@@ -231,3 +242,22 @@ def test_a_resume_without_a_checkpoint_says_that_it_starts_over(begun, run, caps
     begun(2)
     resume(run)
     assert "No checkpoint below --ckpt.path" in capsys.readouterr().out
+
+
+def test_steps_without_the_checkpoints_that_they_had_are_not_removed(begun, run):
+    begun(5)
+    with pytest.raises(UsageError, match=r"holds 5 steps, and below --ckpt.path .* there is no checkpoint"):
+        resume(run, ckpt__save_steps=2)
+    resume(run, ckpt__save_steps=3)  # killed before its first checkpoint was complete
+
+
+def test_a_cache_that_went_on_from_another_checkpoint_is_refused(begun, run):
+    args = begun(3)
+    copy = checkpointed(args, 2)
+    resume(run)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.rollback(1)
+        for step in (2, 3):
+            cache.commit_step(StepRecord(step, 0, 8 * step, {"rpo/score": 0.5}), [])
+    with pytest.raises(CacheError, match=f"its step 2 is not the one that the checkpoint global_step2.*copy.*{copy}"):
+        resume(run)

@@ -136,6 +136,10 @@ def test_a_critic_without_the_actors_checkpoint_is_refused(make, tmp_path):
     shutil.rmtree(tmp_path / "_critic" / "global_step2")
     with pytest.raises(UsageError, match=r"global_step2 .* not in .*_critic"):
         make().settle()
+    shutil.rmtree(tmp_path / "_critic")
+    with pytest.raises(UsageError, match=r"global_step2 .* not in .*_critic"):
+        make().settle(critic=True)
+    assert make().settle() == "global_step2"
 
 
 def test_a_checkpoint_of_the_same_step_is_replaced_as_a_whole(make, tmp_path):
