@@ -22,7 +22,7 @@ BENCHMARKS = {  # name -> module below lab, what it measures
     "evidence": ("evidence", "full answers and reused ones, every arm tuned alike: accuracy, tokens, intervals"),
     "real": ("real.bench", "the same with SmolLM2-135M on tasks of reasoning-gym"),
     "ceiling": ("ceiling", "the mistakes that a trained policy still makes"),
-    "kill-resume": ("kill_resume", "runs killed at random moments, resumed, and compared bit by bit"),
+    "kill-resume": ("kill_resume", "runs killed at random moments, resumed, and compared bit for bit"),
     "soak": ("soak", "a long run under random faults, compared with an undisturbed one"),
     "residual": ("residual", "what verified reuse loses by guessing the residual, and what the exact one costs"),
     "uses": ("uses", "GRPO and RAFT with drafts, chosen questions, and a stopped tail: accuracy, tokens, seconds"),

@@ -9,7 +9,7 @@ the bare question, once behind the first half of a stored path, and once behind 
     python -m lab.bench drafts --report lab/results/DATE-drafts
 
 The figures, by level, weights and start: seconds, the ratio plain to drafts, the seconds saved over all rounds, and how many
-`auto` says that it saved; tokens drafted and accepted; the samples whose tokens and log-probs are equal bit by bit. Then
+`auto` says that it saved; tokens drafted and accepted; the samples whose tokens and log-probs are equal bit for bit. Then
 100,000 short samples at several starts, temperatures and top_p (`lab/law.py`): equal ones, and the p-value of a chi-square
 test that they follow the policy. "ok" if all are equal and do.
 """

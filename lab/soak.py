@@ -1,4 +1,4 @@
-"""A long run under random faults, compared bit by bit with a run of the same length that nothing disturbed.
+"""A long run under random faults, compared bit for bit with a run of the same length that nothing disturbed.
 
 Both are the real command (Ray, DeepSpeed, vLLM) on the testbed with full determinism. Every 10 to 40 steps one fault, at a
 random moment of a step: the driver, a vLLM engine or the policy is killed (SIGKILL), a reward hangs, or the disk is full.

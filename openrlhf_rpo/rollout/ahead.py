@@ -2,7 +2,7 @@
 
 With ``--train.async_queue_size`` N the batch of step t + N is made while step t trains, by the policy that had completed
 t - 1 steps, and the next one is begun when step t is committed. So the clock does not decide which policy samples what, and
-a run repeats bit by bit; it does decide with ``--train.partial_rollout_enable``, where samples are stopped on their way.
+a run repeats bit for bit; it does decide with ``--train.partial_rollout_enable``, where samples are stopped on their way.
 
 Groups that are made or begun and not committed are *in flight*. A checkpoint has them, and a resumed run goes on with them.
 """

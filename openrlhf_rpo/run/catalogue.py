@@ -21,7 +21,9 @@ ROLLOUT = {
     "rpo/prefix_tokens": Figure("tokens", "reused from the cache, per sample"),
     "rpo/path_length": Figure("tokens", "prefix and response, per sample"),
     "rpo/truncated_rate": Figure("share", "samples that hit their length limit"),
-    "rpo/groups_without_variance": Figure("share", "groups whose scores are all the same: they teach nothing"),
+    "rpo/groups_without_variance": Figure(
+        "share", "groups whose scores are all the same: no signal to an estimator that compares"
+    ),
     "rpo/groups_all_right": Figure("share", "groups in which every sample is rewarded"),
     "rpo/groups_all_wrong": Figure("share", "groups in which no sample is rewarded"),
     "rpo/groups_waiting": Figure("", "groups that --rpo.tail stopped, and that the next step goes on with"),

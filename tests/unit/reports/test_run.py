@@ -45,6 +45,15 @@ def test_a_cache_is_read_with_everything_that_its_steps_recorded(run_folder):
     assert evaluation_columns(run) == {"steps": [0, 2, 4], "series": {"eval_default_pass1": [0.5, 0.6, 0.7]}}
 
 
+def test_groups_without_signal_are_a_cost_only_where_groups_are_compared():
+    alone = {"rpo/groups_without_variance": 1.0, "rpo/groups_all_right": 0.5, "rpo/groups_all_wrong": 0.5}
+    records = [StepRecord(1, 0, 1, alone)]
+    for n, told in (("1", False), ("4", True)):
+        run = Run("a", "", "rpo", records, [], options={"rollout.n_samples_per_prompt": n})
+        [found] = summarise([run])["runs"]
+        assert any("gave no signal" in line for line in found["sentences"]) == told
+
+
 def test_only_later_steps_are_read_again_unless_the_run_went_back(tmp_path, begin_run, take_step):
     url = begin_run(tmp_path)
     for step in (1, 2):
