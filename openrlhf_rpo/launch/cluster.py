@@ -237,7 +237,9 @@ def adapt_options(args: SimpleNamespace, device: str) -> None:
             "toolkit, or leave the option out"
         )
     if args.algo.advantage.is_correction_level == "auto":  # plain OpenRLHF keeps its own default
-        args.algo.advantage.is_correction_level = "token" if args.ds.param_dtype != FLOAT32 and args.rpo.enable else "off"
+        rounds = args.ds.param_dtype != FLOAT32 and args.rpo.enable
+        # Upstream's gspo (models/loss.py) takes its ratio to the engine then, and clips nearly all that rounding moved.
+        args.algo.advantage.is_correction_level = "token" if rounds and args.actor.policy_loss_type != "gspo" else "off"
 
 
 def _adapt_options_to_cpu(args: SimpleNamespace) -> None:

@@ -11,11 +11,16 @@ import ray
 import torch
 
 from openrlhf_rpo.algo.shaping import shape_rewards
+from openrlhf_rpo.algo.variance import has_signal
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.batches import fewest_micro_batches, fit, micro_batches, over_ranks
 from openrlhf_rpo.types import Group
 from openrlhf_rpo.upstream import Experience, RemoteExperienceMaker, apply_length_penalties, length_penalties
+
+CENTERED = frozenset({"group_norm", "rloo", "reinforce_baseline", "dr_grpo"})
+"""Estimators that subtract a mean of the group (upstream, trainer/ppo_utils/experience_maker.py). That of equal rewards may
+differ from them in the last bit, and group_norm divides by 1e-9: eight rewards of 0.2 had advantages of -10."""
 
 
 class RPOExperienceMaker(RemoteExperienceMaker):
@@ -94,7 +99,10 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         return experiences
 
     def _penalize(self, experiences: list["Experience"], args: SimpleNamespace) -> None:
-        """Replaces upstream's penalties, which count only new tokens. The baseline does not enter the logged reward."""
+        """Replaces upstream's penalties, which count only new tokens. The baseline does not enter the logged reward.
+
+        Groups without signal get rewards of 0, whose mean is 0.
+        """
         lengths = [e.response_length for e in experiences]
         for experience in experiences:
             experience.response_length = experience.info["path_length"].long()
@@ -106,6 +114,11 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         baselines = by_micro_batch(experiences, self._baselines(rewards))
         for experience, baseline in zip(experiences, baselines, strict=True):
             experience.rewards = experience.rewards - baseline
+        if self.advantage_estimator in CENTERED:
+            residuals = in_groups(experiences, [e.rewards for e in experiences], self._group_size)
+            signal = by_micro_batch(experiences, [float(has_signal(group)) for group in residuals for _ in group])
+            for experience, differs in zip(experiences, signal, strict=True):
+                experience.rewards = experience.rewards * differs
 
     def get_cumulative_returns(self, rewards: torch.Tensor, action_mask: torch.Tensor, gamma: float) -> torch.Tensor:
         """As upstream, except that prefix tokens get the method's advantage for them, if it has one."""

@@ -2,20 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import ray
 import torch
 
 from openrlhf_rpo.errors import Failed
+from openrlhf_rpo.training.average import EMA_FILE, keep_in_float32, load_ema, rounded, save_ema
 from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode, works_in_chunks
 from openrlhf_rpo.training.shared_prefix.actor import compute_in_chunks, share_prefixes
 from openrlhf_rpo.training.shared_prefix.critic import share_critics_prefixes
 from openrlhf_rpo.training.trainers import RPOActorTrainer, RPOCriticTrainer
 from openrlhf_rpo.upstream import STAGING, CriticModelActor, PolicyModelActor, actor_trainer, critic_trainer
-
-EMA_FILE = "ema.safetensors"
 
 
 def seed_round(seed: int, optimizer_steps: int) -> None:
@@ -54,8 +53,10 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
             compute_in_chunks(self.actor, "policy")
         if shares_prefixes(strategy.args):
             share_prefixes(self.actor, sharing_mode(strategy.args), "policy")
-        if self.ema_model is not None and self.checkpoint_states:
-            load_ema(self.ema_model, _ema_file(strategy.args, _latest(strategy.args)))
+        if self.ema_model is not None:
+            keep_in_float32(self.ema_model)
+            if self.checkpoint_states:
+                load_ema(self.ema_model, _ema_file(strategy.args, _latest(strategy.args)))
 
     def fit(self, kl_ctl: float = 0.0) -> dict[str, Any]:
         seed_round(self.strategy.seed, self.actor.model.global_steps)
@@ -65,13 +66,19 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
         """Write to the staging folder, with the moving average (--train.enable_ema) that upstream leaves out."""
         need_finite_weights(self.actor)
         with staged(self.strategy.args):
-            super().save_checkpoint(tag, *args, **kwargs)
+            with self._exported():
+                super().save_checkpoint(tag, *args, **kwargs)
             if self.ema_model is not None and not self.disable_ds_ckpt and self.strategy.is_rank_0():
                 save_ema(self.ema_model, _ema_file(self.strategy.args, tag))
 
     def save_model(self) -> None:
         need_finite_weights(self.actor)
-        super().save_model()
+        with self._exported():
+            super().save_model()
+
+    def _exported(self) -> AbstractContextManager[None]:
+        """While inside, the average may be saved as a model."""
+        return rounded(self.ema_model, self.actor) if self.ema_model is not None else nullcontext()
 
 
 class _RPOCriticActor(_SeesFiles, CriticModelActor):
@@ -103,22 +110,6 @@ def need_finite_weights(model: Any) -> None:
                 f"the weights {name} are not finite: nothing is written, and the last checkpoint stays as it was. Likely "
                 "causes: --actor.adam.lr is too large, or the base model has such weights"
             )
-
-
-def save_ema(model: Any, file: str) -> None:
-    """Save the moving average in its own precision. ZeRO stages 0 to 2: every process has all parameters."""
-    from safetensors.torch import save_file
-
-    save_file({name: p.data.cpu().contiguous() for name, p in model.named_parameters()}, file)
-
-
-def load_ema(model: Any, file: str) -> None:
-    """Raises FileNotFoundError if the checkpoint was written without --train.enable_ema."""
-    from safetensors.torch import load_file
-
-    stored = load_file(file)
-    for name, parameter in model.named_parameters():
-        parameter.data.copy_(stored[name])
 
 
 def _ema_file(args: Any, tag: str) -> str:

@@ -1,8 +1,10 @@
 """OpenRLHF's optimizer loops, with micro-batches of whole groups and, for the policy, no needless pass."""
 
+from functools import partial
 from typing import Any
 
 from openrlhf_rpo.training.adapter import merged_adapter
+from openrlhf_rpo.training.average import moving_average
 from openrlhf_rpo.training.experience_maker import rollout_log_prob_gap
 from openrlhf_rpo.training.passes import learns_from_advantages_alone, needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.actor import SharedForward
@@ -33,6 +35,7 @@ class RPOActorTrainer(ActorPPOTrainer):
         self.needs_old_log_probs = needs_old_log_probs(self.args)
         self.skips = learns_from_advantages_alone(self.args)
         keep_groups(self, self.skips)
+        strategy.moving_average = partial(moving_average, strategy)
 
     def broadcast_to_vllm(self) -> None:
         """As upstream, with a LoRA adapter merged into the weights."""

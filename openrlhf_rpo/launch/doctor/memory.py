@@ -128,8 +128,8 @@ def micro_batch_tokens(args: SimpleNamespace) -> int:
 
 def checkpoint_bytes(shape: ModelShape, critic: int, args: SimpleNamespace) -> int:
     """A checkpoint: weights and float32 optimizer states of the policy and of a critic of ``critic`` parameters, and the
-    policy's moving average (--train.enable_ema)."""
-    average = shape.parameters * weight_bytes(args) if args.train.enable_ema else 0
+    policy's moving average (--train.enable_ema), in float32 too."""
+    average = shape.parameters * 4 if args.train.enable_ema else 0
     return (shape.parameters + critic) * (weight_bytes(args) + 12) + average
 
 

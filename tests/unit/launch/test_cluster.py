@@ -241,6 +241,7 @@ def test_a_device_given_by_hand_needs_no_cluster(parse, fake_ray, monkeypatch, d
         ("cuda", {"rpo__method": "paper"}, "off"),
         ("cuda", {"rpo__enable": "false"}, "off"),
         ("cuda", {"algo__advantage__is_correction_level": "seq"}, "seq"),
+        ("cuda", {"actor__policy_loss_type": "gspo"}, "off"),
         ("cpu", {"algo__advantage__is_correction_level": "token"}, "token"),
         ("cpu", {"ds__param_dtype": "bf16"}, "token"),
     ],

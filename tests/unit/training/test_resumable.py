@@ -12,9 +12,7 @@ from openrlhf_rpo.run.checkpoints import Checkpoints
 from openrlhf_rpo.training.resumable import (
     RPOCriticActor,
     RPOPolicyActor,
-    load_ema,
     need_finite_weights,
-    save_ema,
     staged,
 )
 
@@ -83,19 +81,6 @@ def test_both_training_actors_write_their_checkpoints_aside(monkeypatch, tmp_pat
         with pytest.raises(Failed, match="nothing is written"):
             actor.save_checkpoint("global_step3", metric_value=None)
     assert written == [(str(tmp_path / "incoming"), "global_step2")] * 2
-
-
-def test_the_moving_average_comes_back_bit_by_bit_in_its_own_precision(tmp_path):
-    def model(seed):
-        torch.manual_seed(seed)
-        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).to(torch.bfloat16)
-
-    saved, loaded = model(1), model(2)
-    save_ema(saved, str(tmp_path / "ema.safetensors"))
-    load_ema(loaded, str(tmp_path / "ema.safetensors"))
-    assert all(
-        torch.equal(a, b) and a.dtype == torch.bfloat16 for a, b in zip(saved.parameters(), loaded.parameters(), strict=True)
-    )
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])

@@ -203,7 +203,7 @@ def test_the_disk_holds_the_critic_the_moving_average_and_every_exported_model(n
     evaluated = {"eval__dataset": usual["data__prompt_dataset"], "eval__steps": 1}
     assert needed(**CRITIC)[0] == 4 * (15_400 + CACHE) + 2_000 + CACHE
     assert needed(**CRITIC, critic__save_value_network=True)[0] == 4 * (15_400 + CACHE) + 2_200 + CACHE
-    assert needed(train__enable_ema=True)[0] == 4 * (16_000 + CACHE) + 2_000 + CACHE
+    assert needed(train__enable_ema=True)[0] == 4 * (18_000 + CACHE) + 2_000 + CACHE
     n_bytes, why = needed(ckpt__save_hf=True, **evaluated)
     assert n_bytes == 5 * (14_000 + CACHE) + 4 * 2_000 + 2_000 + CACHE
     assert "4 models of --ckpt.save_hf, which nothing removes" in why

@@ -1,0 +1,61 @@
+"""The moving average of the policy's weights (``--train.enable_ema``), kept in float32.
+
+Upstream keeps it in the weights' own precision (``DeepspeedStrategy.moving_average``). In bfloat16 that hardly moves: a step
+changes it by 1 - beta of a difference that is small already, and what is less than half of a weight's last bit is rounded
+away.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+EMA_FILE = "ema.safetensors"
+
+
+def keep_in_float32(average: Any) -> None:
+    """Before training. ZeRO stages 0 to 2: every process has all parameters."""
+    for parameter in average.parameters():
+        parameter.data = parameter.data.float()
+
+
+@torch.no_grad()
+def moving_average(strategy: Any, model: Any, average: Any, beta: float = 0.992, device: object = None) -> None:
+    """As upstream (utils/deepspeed/deepspeed.py), once an optimizer step, in float32; ``device`` is where the average is."""
+    strategy.time_steps["ema"] += 1
+    if strategy.time_steps["ema"] % strategy.accumulated_gradient and not strategy.use_dynamic_batch:
+        return
+    for parameter, mean in zip(model.parameters(), average.parameters(), strict=True):
+        if parameter.requires_grad:
+            now = parameter.data.to(mean.device, torch.float32)
+            mean.data.copy_((1 - beta) * now + beta * mean.data)
+
+
+@contextmanager
+def rounded(average: Any, model: Any) -> Iterator[None]:
+    """While inside, the average has the precision of the ``model``'s weights, to be saved as a model."""
+    exact = [parameter.data for parameter in average.parameters()]
+    for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
+        mean.data = mean.data.to(parameter.dtype)
+    try:
+        yield
+    finally:
+        for mean, data in zip(average.parameters(), exact, strict=True):
+            mean.data = data
+
+
+def save_ema(average: Any, file: str) -> None:
+    """Save it as it is, for a resumed run."""
+    from safetensors.torch import save_file
+
+    save_file({name: p.data.cpu().contiguous() for name, p in average.named_parameters()}, file)
+
+
+def load_ema(average: Any, file: str) -> None:
+    """Raises FileNotFoundError if the checkpoint was written without --train.enable_ema."""
+    from safetensors.torch import load_file
+
+    stored = load_file(file)
+    for name, parameter in average.named_parameters():
+        parameter.data.copy_(stored[name])
