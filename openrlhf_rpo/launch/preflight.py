@@ -175,7 +175,7 @@ def _little_room(args: SimpleNamespace, longest: int) -> str | None:
 
 def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
     """A warning about labels that the math reward cannot parse. Raises UsageError if more than a tenth are such."""
-    if not config.reward.functions or not {"math", "cosine"} & set(config.reward.functions.split(",")):
+    if not config.reward.functions or not {"math", "cosine"} & {name.strip() for name in config.reward.functions.split(",")}:
         return None
     bad = unparsable([q.label for q in questions])
     if not bad:
@@ -184,7 +184,7 @@ def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
     message = f"{len(bad)} of {len(questions)} labels cannot be parsed by the math reward, such as {shown}"
     if len(bad) > MAX_UNPARSABLE_SHARE * len(questions):
         raise UsageError(message + ". Check --data.label_key, or bring your own reward with --reward.remote_url")
-    return f"{message}; they can never be rewarded"
+    return f"{message}; only the same text in the box is rewarded"
 
 
 def _check_writable(path: str, flag: str) -> None:

@@ -93,7 +93,11 @@ def _broadcast_to_vllm(self: Any) -> None:
             layout = [(n, dtype, list(p.shape)) for n, p in zip(names, parameters, strict=True)]
             loading = [engine.receive_weights.remote(layout) for engine in self.vllm_engines]
             flat = torch.cat([p.data.flatten() for p in parameters])
-            self._model_update_group.broadcast([flat], from_rank_0()).wait()
+            try:
+                self._model_update_group.broadcast([flat], from_rank_0()).wait()
+            except RuntimeError:  # gloo knows a broken connection; why it broke is the engine's to say
+                ray.get(ray.wait(loading, timeout=30)[0])
+                raise
             ray.get(loading)
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
     torch.distributed.barrier()

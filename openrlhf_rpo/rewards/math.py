@@ -36,7 +36,7 @@ def math_reward(response: str, label: str) -> float:
         return 1.0
     if box == "":
         return 0.0
-    answer = _parse(response if box is None else _boxed(box), _ANSWER)
+    answer = _parse(response if box is None else _boxed(box.removesuffix(".")), _ANSWER)
     gold = _gold(label) if answer else ()
     return float(bool(gold) and verify(list(gold), answer, timeout_seconds=_seconds()))
 

@@ -82,7 +82,8 @@ class Batches:
                 tried |= {one.question.question_id for one in asked}
                 self._made = kept + dropped + waiting
                 for group in rollout.roll_out(asked, step, missing):
-                    (waiting if group.waits else kept if self._trains(group, step) else dropped).append(group)
+                    where = kept if len(kept) < self.size and self._trains(group, step) else dropped
+                    (waiting if group.waits else where).append(group)
         self._made, rollout.work = [], None
         waiting = [replace(group, asked="unfinished", chance=None, due=step + 1) for group in waiting]
         self.begun += [group.begun for group in waiting]
@@ -101,7 +102,8 @@ class Batches:
 
     def n_too_old(self, groups: Iterable[Group], step: int) -> int:
         """Groups with tokens of a policy that is more than ``max_age`` steps behind the one that ``step`` trains."""
-        if not self.args.train.async_enable:  # those that --rpo.tail makes wait are trained on in any case
+        ahead = self.args.train.async_enable and self.args.train.async_queue_size
+        if not ahead:  # those that --rpo.tail makes wait are trained on in any case
             return 0
         oldest = step - 1 - self.config.async_.max_age
         return sum(group.version is not None and group.version < oldest for group in groups)
@@ -139,7 +141,7 @@ class Batches:
 
     def _trains(self, group: Group, step: int) -> bool:
         """Whether the group is young enough and, with dynamic sampling, its scores differ with a mean in range."""
-        if self.n_too_old([group], step):
+        if self.n_too_old([group], step) and self.rollout.scorer is not None:  # a reward model scores what is trained on
             return False
         if not self.args.algo.dynamic_filtering_enable:
             return True

@@ -101,7 +101,9 @@ class _RPOEngine(RolloutRayActor):
     async def stop(self) -> None:
         """Give back every sample with the tokens that it has, and begin none until ``go_on``."""
         self.stopped = True
-        await self.llm.abort(list(self.running))
+        while self.running:  # vLLM knows a request only some time after it was asked
+            await self.llm.abort(list(self.running))
+            await asyncio.sleep(0.005)
 
     async def go_on(self) -> None:
         self.stopped = False
@@ -176,14 +178,16 @@ class _RPOEngine(RolloutRayActor):
         reason, name = None, random_uuid()
         if rejected is None:  # else it has one token to draw, which comes at once
             self.running.add(name)
-        async with aclosing(self._outputs(request.token_ids, params, name)) as outputs:  # closing ends the request
-            async for output in outputs:
-                new, reason = output.outputs[0], output.outputs[0].finish_reason
-                token_ids.extend(new.token_ids)
-                log_probs.extend(log_probs_of(new.token_ids, new.logprobs))
-                if n_before + len(token_ids) >= self.most:
-                    break
-        self.running.discard(name)
+        try:
+            async with aclosing(self._outputs(request.token_ids, params, name)) as outputs:  # closing ends the request
+                async for output in outputs:
+                    new, reason = output.outputs[0], output.outputs[0].finish_reason
+                    token_ids.extend(new.token_ids)
+                    log_probs.extend(log_probs_of(new.token_ids, new.logprobs))
+                    if n_before + len(token_ids) >= self.most:
+                        break
+        finally:
+            self.running.discard(name)
         if not token_ids and reason != _ABORTED:
             raise RuntimeError("the engine ended a request without any token")
         if rejected is not None:

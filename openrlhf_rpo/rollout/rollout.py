@@ -295,6 +295,8 @@ class Rollout:
             return self._group_request(work, i)
 
         def stopped(i: int, answer: GeneratedGroup | None) -> Callable[[], AnyRequest]:
+            phase.close()  # a pause is taken off the seconds of "rollout"
+            phase.enter_context(self.clock("rollout"))
             if answer is not None:
                 self._add(work, i, answer)
             if i in work.verify and not count(groups[i].samples):  # the next policy accepts other tokens

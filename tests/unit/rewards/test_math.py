@@ -18,6 +18,8 @@ from openrlhf_rpo.rewards.math import last_boxed, math_reward, parses, unparsabl
         (r"\boxed{\frac12}", r"$\frac{1}{2}$"),
         (r"\boxed{3,000}", "3000"),
         (r"\boxed{x=5}", "5"),
+        (r"\boxed{42.}", "42"),
+        (r"\boxed{0.5.}", "0.5"),
         (r"\boxed{(1,2)}", "(1, 2)"),
         (r"\boxed{42}", r"\boxed{42}"),
         (r"\boxed{42}", "#### 42"),

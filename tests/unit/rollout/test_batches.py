@@ -18,13 +18,15 @@ from openrlhf_rpo.types import Begun, Group, Part, Prefix, Question, Sample
 QUESTIONS = [Question(f"q{i}", f"{i}?", "1") for i in range(12)]
 ORDER = [q.question_id for q in QuestionStream(QUESTIONS, 3, 1).take(12)]
 
+SCORER = SimpleNamespace(failures=0)
+
 
 class Rollout:
     """Every group has one sample; ``version(question id)`` is the policy that sampled it, ``scores`` its group's scores."""
 
-    def __init__(self, config, version=lambda name: 0, scores=lambda name: (0.0, 1.0)):
+    def __init__(self, config, version=lambda name: 0, scores=lambda name: (0.0, 1.0), scorer=SCORER):
         self.config, self.version, self.scores = config, version, scores
-        self.gate, self.clock, self.scorer, self.work, self.asked = Gate(), PhaseClock(), None, None, []
+        self.gate, self.clock, self.scorer, self.work, self.asked = Gate(), PhaseClock(), scorer, None, []
 
     def awake(self):
         return nullcontext()
@@ -52,7 +54,7 @@ def batches(tmp_path):
             config = RPOConfig(method_name="off", method=Off(), async_=AsyncOptions(max_age=max_age))
             args = SimpleNamespace(
                 rollout=SimpleNamespace(batch_size=2),
-                train=SimpleNamespace(async_enable=asynchronous),
+                train=SimpleNamespace(async_enable=asynchronous, async_queue_size=1),
                 algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=(0, 1)),
             )
             stream = QuestionStream(QUESTIONS, 3, 2)
@@ -79,6 +81,19 @@ def test_a_group_that_is_too_old_is_stored_only_and_another_takes_its_place(batc
     assert names(batch.kept) == [ORDER[0], ORDER[2]] and names(batch.dropped) == [ORDER[1]]
     assert made.n_too_old(batch.dropped, 7) == 1 == batch.metrics["groups"] - 2
     assert names(batches(version=lambda name: 5).make(7).kept) == ORDER[:2]  # one step behind, as max_age allows
+
+
+def test_a_reward_model_scores_only_what_is_trained_on(batches):
+    assert names(batches(version=lambda name: 0, scorer=None).make(7).kept) == ORDER[:2]
+
+
+def test_a_resumed_batch_is_no_larger_than_the_others(batches):
+    """What dynamic sampling dropped before may have signal now: another answer of a judge, a reward that had failed."""
+    made = batches(dynamic=True)
+    sample = Sample(Prefix(), (1,), (-1.0,), "stop")
+    made.begun = [Begun(name, (sample, sample), "turn", None, 1) for name in ORDER[:4]]
+    batch = made.make(1)
+    assert names(batch.kept) == ORDER[:2] and names(batch.dropped) == ORDER[2:4]
 
 
 def test_without_asynchronous_training_nothing_is_too_old(batches):

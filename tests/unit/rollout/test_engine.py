@@ -73,3 +73,19 @@ def test_an_engine_has_the_limits_of_offline_work(name, sizes, monkeypatch):
     monkeypatch.setattr(arg_utils, "current_platform", SimpleNamespace(**gpu, is_tpu=lambda: False, is_cpu=lambda: False))
     assert offline_limits(4096, 1) == {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}
     assert offline_limits(32768, 1)["max_num_batched_tokens"] == 32768
+
+
+def test_a_stop_reaches_samples_that_the_engine_does_not_know_yet():
+    """vLLM admits requests in a thread of its own; an abort before that does nothing."""
+    engine = object.__new__(_RPOEngine)
+    engine.running, aborts = {"known", "late"}, []
+
+    async def abort(names):
+        aborts.append(set(names))
+        engine.running.discard("known")
+        if len(aborts) == 3:
+            engine.running.discard("late")
+
+    engine.llm = SimpleNamespace(abort=abort)
+    asyncio.run(engine.stop())
+    assert engine.stopped and aborts == [{"known", "late"}, {"late"}, {"late"}]
