@@ -92,7 +92,6 @@ def arms(level: str) -> dict[str, Arm]:
         own("failure", "failure.py:Failure"),
         own("pivot", "pivot.py:Pivot"),
         own("expert", "expert.py:Expert", {"rpo.init.mode": "import", "rpo.init.source": "{data}/solutions.jsonl:solution"}),
-        EQUAL.named("experience_raft", {"rpo.method": f"{METHODS}/experience.py:Experience"}),
         replace(own("history", "history.py:History", REINFORCE), steps=16),
     ]
     return {arm.name: arm for arm in every}

@@ -15,7 +15,8 @@ of 32, and there are as many more where they are smaller.
    leaves them out). Arms that reuse answers generate less a step: ``--reuse-steps`` gives them more steps.
 
 Each arm is compared seed by seed with the best arm on full answers, the best by validation accuracy (where nothing was
-tuned, the first): mean differences with 95 % intervals by bootstrap over the seeds.
+tuned, the first): mean differences with 95 % intervals by bootstrap over the seeds (``over_seeds``), of these questions.
+Budgets and accuracies that a run passes before its first evaluation are left out: nothing was measured there.
 
     make bench NAME=evidence QUICK=1
     python -m lab.bench evidence --levels hard --tune               only the first part; finished runs are not run again
@@ -25,8 +26,9 @@ tuned, the first): mean differences with 95 % intervals by bootstrap over the se
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any
 
 from lab import frontier, tasks
@@ -40,7 +42,7 @@ from openrlhf_rpo.reports.comparison import at, cost_of
 
 FULL = {"grpo": "grpo_alone", "dapo": "dapo", "raft": "raft"}
 """Arms on full answers: their name here, and the frontier's."""
-REUSE = {"rpo": "rpo_raft", "verify": "verify_raft", "experience": "experience_raft"}
+REUSE = {"rpo": "rpo_raft", "verify": "verify_raft"}
 NAMES = FULL | REUSE
 SAMPLES = 32
 """Samples of a step that ``--steps`` counts."""
@@ -88,7 +90,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     figures = about() | {"levels": {level: _tuned(tried[at], chosen[level]) for level, at in where.items()}}
     if not args.tune:
         places = {"out": args.out / "report", "held_out_after": args.test_set * frontier.N_HELDOUT}
-        report = _changed(args, **places, arms=own, lr=None, shape=None)
+        report = _changed(args, **places, arms=own, lr=None, shape=None, passes=[1])
         longer = (args.reuse_steps or args.steps) / args.steps
         lasting = {level: [lengthened(arm, longer) for arm in some] for level, some in chosen.items()}
         for level, found in frontier.measure(report, lasting)["levels"].items():
@@ -162,6 +164,8 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any], averaged: bool)
     full = [short for short, name in FULL.items() if name in level["chosen"]]
     best = max(full, key=lambda short: level["tuning"].get(level["chosen"][FULL[short]], 0.0), default=None)
     own = {short: found[name] for short, name in NAMES.items() if name in found}
+    if not own:
+        raise UsageError("no run of the report is finished: the same command without --finished trains them")
     base = own.get(best)
     return {
         "base": found["base"],
@@ -176,7 +180,7 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any], averaged: bool)
 def _summary(one: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
     runs = one["by_seed"]
     curves = [run["curve"] for run in runs.values()]
-    reached = {str(a): [tokens for curve in curves if (tokens := cost_of(curve, a)) is not None] for a in ACCURACIES}
+    reached = {str(a): cost_to(curves, a) for a in ACCURACIES}
     quiet = [run["seconds"] for run in runs.values() if run["quiet"]]
     return {
         "steps": one["steps"],
@@ -198,10 +202,13 @@ def _spread(values: Sequence[float]) -> list[float]:
 
 
 def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
-    """Differences in accuracy and the ratio of tokens, over the seeds that both have; at every budget that all of them
-    spent."""
+    """Differences in accuracy and the ratio of tokens, over the seeds that both have; at every budget between the first
+    evaluation and the end of all of them. Empty without such a seed."""
     pairs = [(one["by_seed"][seed], base["by_seed"][seed]) for seed in one["by_seed"] if seed in base["by_seed"]]
-    spent = min(run["tokens"] for pair in pairs for run in pair)
+    if not pairs:
+        return {}
+    evaluated = max(first_of(run["curve"]) for pair in pairs for run in pair)
+    spent = min(run["curve"][-1][0] for pair in pairs for run in pair)
     found = {
         **({"averaged": [ours["accuracy"] - theirs["accuracy"] for ours, theirs in pairs]} if averaged else {}),
         "policy": [ours["curve"][-1][1] - theirs["curve"][-1][1] for ours, theirs in pairs],
@@ -209,10 +216,37 @@ def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) ->
         **{
             f"at {budget // 1000}k": [at(ours["curve"], budget) - at(theirs["curve"], budget) for ours, theirs in pairs]
             for budget in frontier.BUDGETS
-            if budget <= spent
+            if evaluated <= budget <= spent
         },
     }
-    return {name: _rounded(interval(values)) for name, values in found.items()}
+    return {name: _rounded(over_seeds(values)) for name, values in found.items()}
+
+
+def first_of(curve: Curve) -> float:
+    """Tokens at the first evaluation after the one of the base model."""
+    return curve[min(1, len(curve) - 1)][0]
+
+
+def cost_to(curves: Sequence[Curve], accuracy: float) -> list[float]:
+    """The tokens at which each curve that does reaches an accuracy; empty if one has it before its first evaluation."""
+    costs = [(curve, cost) for curve in curves if (cost := cost_of(curve, accuracy)) is not None]
+    return [cost for _, cost in costs] if all(cost >= first_of(curve) for curve, cost in costs) else []
+
+
+def over_seeds(values: Sequence[float]) -> Interval:
+    """The mean over seeds with its 95 % interval: bootstrap, with wider percentiles for few seeds; below five of them the
+    smallest and the largest value.
+
+    Percentiles of 2.5 % hold the mean of eight values in nine of ten cases. These are the ones whose interval is as wide as
+    Student's (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.4; t by Cornish and Fisher).
+    """
+    n = len(values)
+    if n < 5:
+        return Interval(fmean(values), min(values), max(values))
+    z, free = NormalDist().inv_cdf(0.975), n - 1
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
+    return interval(values, tail=NormalDist().cdf(-t * sqrt(n / free)))
 
 
 def _rounded(found: Interval) -> list[float]:
@@ -262,7 +296,8 @@ def _results(found: Mapping[str, Any]) -> list[str]:
         for name, one in found["arms"].items()
     ]
     words = (
-        "Test questions; mean ± standard deviation (seeds). Kept tokens are those of stored paths, read and not generated."
+        "Test questions; mean ± standard deviation (seeds). Kept tokens are those of stored paths that samples went on "
+        "from; `verify` reads the whole paths."
     )
     lines = [words, "", *table(head, rows), ""]
     if timed := {name: one["phases"] for name, one in found["arms"].items() if one["phases"]}:
@@ -274,7 +309,8 @@ def _results(found: Mapping[str, Any]) -> list[str]:
         form = "{:.3f} ({:.3f} to {:.3f})"
         rows = [[name, *(_cell(one.get(figure), form) for figure in names)] for name, one in against.items()]
         words = f"Against `{found['baseline']}`, the best arm on full answers: differences in accuracy (tokens: the ratio)"
-        lines += [f"{words}, mean (95 % interval).", "", *table(["arm", *names], rows), ""]
+        lines += [f"{words}, mean (95 % interval; below five seeds: smallest to largest).", ""]
+        lines += [*table(["arm", *names], rows), ""]
     return lines
 
 

@@ -130,15 +130,14 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
         cells = [one for one in cells if finished(one.job.run)]
     for one in cells:
         check_folder(one.job.run, one.job.words, one.job.data)
-    for _ in in_turn([one.job for one in cells if not finished(one.job.run)], args.at_once):
-        pass
+    list(in_turn([one.job for one in cells if not finished(one.job.run)], args.at_once))
     results = [(one, figures_of(one, args.samples[1])) for one in cells]
-    levels: dict[str, Any] = {}
+    several, levels = bool(args.lr or args.shape or args.passes != [1]), dict[str, Any]()
     for level, some in chosen.items():
         levels[level] = {"base": base_accuracy(level, [figures for one, figures in results if one.level == level])}
         for arm in some:
             if found := [figures for one, figures in results if (one.level, one.arm) == (level, arm)]:
-                levels[level][arm.label if args.lr or args.shape else arm.name] = summarize(found, arm, level)
+                levels[level][arm.label if several else arm.name] = summarize(found, arm, level)
     return about() | {"levels": levels, "evaluation": _evaluation(*args.samples)}
 
 
@@ -184,7 +183,7 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     out = args.out.resolve() / level
     episodes = -(-arm.steps * arm.questions // args.questions)
     needed, on = arm.steps * arm.questions // episodes, task(level)
-    data = out / "data" / str(needed)
+    data = out / "data" / (f"{needed}-{args.held_out_after}" if args.held_out_after else str(needed))
     train, held_out = on.write(data, needed, args.held_out, args.held_out_after)
     size = arm.questions * arm.samples
     micro_batch = min(MICRO_BATCH, size)

@@ -38,6 +38,7 @@ from lab.moments import Plan, draw_plan, phase, wait_for
 from lab.testbed import model_dir, write_dataset
 
 QUESTIONS = 16
+FAILED = 3  # chains, and no more are begun
 AHEAD = {"train.async_enable": True, "rpo.replay.share": 0.5}
 BASE = {
     **TRAINING,
@@ -215,7 +216,7 @@ def run_all(args: argparse.Namespace, out: Path) -> tuple[list[Result], dict[str
             with lock:
                 done = sum(len(r.kills) for r in results)
                 number = next(numbers)
-            if done >= args.kills:
+            if done >= args.kills or sum(bool(r.failures) for r in results) >= FAILED:
                 return
             configuration = args.configurations[number % len(args.configurations)]
             file = out / f"chain-{configuration}-{number}.json"

@@ -31,7 +31,7 @@ def ratio(figure: str) -> Compare:
 
 
 AGAINST: dict[str, Compare] = {
-    "seconds": ratio("seconds"),
+    "seconds": lambda ours, theirs: ours["seconds"] / theirs["seconds"] if ours["quiet"] and theirs["quiet"] else None,
     "tokens": ratio("tokens"),
     "length": ratio("length"),
     "accuracy": lambda ours, theirs: ours["accuracy"] - theirs["accuracy"],
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def measure(args: argparse.Namespace, base_of: Callable[[str], str], against: Mapping[str, Compare]) -> dict[str, Any]:
     """The frontier's figures of ``args.arms``, each compared with the arm that ``base_of`` names."""
-    if len(args.shape or []) > 1:
-        raise UsageError("--shape: one for all runs, which are compared with each other")
+    if len(args.shape or []) > 1 or len(args.passes) > 1:
+        raise UsageError("--shape, --passes: one for all runs, which are compared with each other")
     figures = frontier.measure(args)
     for arms in figures["levels"].values():
         compare(arms, base_of, against)

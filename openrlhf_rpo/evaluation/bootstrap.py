@@ -29,8 +29,11 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def interval(values: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """The mean of one value per question, with its 95 % interval. Raises ValueError without values."""
+def interval(values: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES, tail: float = 0.025) -> Interval:
+    """The mean of one value per question, with its 95 % interval. Raises ValueError without values.
+
+    ``tail``: the share of the resampled means below the interval, and above it.
+    """
     if not len(values):
         raise ValueError("the mean of no questions is not defined")
     array, generator = np.asarray(values, dtype=np.float64), np.random.default_rng(seed)
@@ -39,7 +42,7 @@ def interval(values: Sequence[float], *, seed: int = 0, resamples: int = RESAMPL
         array[generator.integers(len(array), size=(min(rows, resamples - start), len(array)))].mean(axis=1)
         for start in range(0, resamples, rows)
     ]
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return Interval(float(array.mean()), float(low), float(high))
 
 

@@ -43,7 +43,7 @@ def build_parser(method: str | None = None) -> argparse.ArgumentParser:
     )
     level = next(action for action in parser._actions if action.dest == "algo.advantage.is_correction_level")
     level.choices, level.default = ["auto", *level.choices], "auto"
-    level.help += " auto: token on GPUs, where engine and trainer round in bfloat16, each in its own way; else, and with gspo, off."
+    level.help += " auto: token on GPUs, where engine and trainer each round in bfloat16, but off with gspo; else off."
     dtype = next(action for action in parser._actions if action.dest == "ds.param_dtype")
     dtype.choices, dtype.default = ["auto", *dtype.choices], "auto"
     dtype.help += "; auto: bf16 on GPUs, and float32 on a CPU, where bf16 shows how a GPU rounds and is slow on most"

@@ -1,6 +1,7 @@
 """Every arm is tuned on one set of questions, reported on another, and compared seed by seed with the best full answers."""
 
 import argparse
+from statistics import fmean, stdev
 
 import pytest
 from unit.lab.studies.made import made_figures
@@ -92,10 +93,7 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
         "averaged": [0.25, 0.25, 0.25],
         "policy": [0.25, 0.25, 0.25],
         "tokens": [0.5, 0.5, 0.5],
-        # At 10k verify is at half of its way (0.375, 0.5), raft at half of that to its first evaluation (0.1875, 0.25).
-        "at 5k": [0.1094, 0.0938, 0.125],
-        "at 10k": [0.2188, 0.1875, 0.25],
-        # At 20k verify is at its end (0.75, 1), raft at half of its own (0.25, 0.375).
+        # At 20k verify is at its end (0.75, 1), raft at its first evaluation; before that nothing was measured.
         "at 20k": [0.5625, 0.5, 0.625],
     }
     assert found["arms"]["verify"]["seconds"] == [10.0, 0.0, 1]  # of the run that had the machine to itself
@@ -107,6 +105,28 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
     assert "| verify | 8x4-lr0.0005, 16 steps | 0.875 ± 0.177 (2) |" in page
     assert "Against `raft`, the best arm on full answers" in page
     assert (tmp_path / "report.png").stat().st_size > 1000 and "](report.png)" in page
+
+
+def test_what_a_run_reached_before_its_first_evaluation_is_no_measurement():
+    early, late = ((0, 0.0), (10_000, 0.8), (20_000, 0.9)), ((0, 0.0), (10_000, 0.4), (20_000, 0.9))
+    assert evidence.cost_to([late], 0.6) == [pytest.approx(14_000)]
+    assert evidence.cost_to([early, late], 0.6) == [] and evidence.cost_to([early, late], 0.95) == []
+
+
+def test_an_interval_over_few_seeds_is_as_wide_as_students():
+    values = [0.08, -0.02, 0.05, 0.11, 0.03, 0.06, -0.01, 0.1]
+    found = evidence.over_seeds(values)
+    half = 2.365 * stdev(values) / len(values) ** 0.5
+    assert found.mean == pytest.approx(fmean(values))
+    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.1)
+    assert (over := evidence.over_seeds(values[:3])).low == -0.02 and over.high == 0.08
+
+
+def test_without_a_finished_run_there_is_no_report(tmp_path, monkeypatch):
+    measured(monkeypatch, TRIED)
+    monkeypatch.setattr(frontier, "measure", lambda *_: {"levels": {"hard": {"base": None}}})
+    with pytest.raises(UsageError, match="no run of the report is finished"):
+        evidence.run(arguments(tmp_path, "--levels", "hard", "--arms", "raft", "--lr", "5e-4", "--shape", "8x4"))
 
 
 def test_weights_that_were_not_evaluated_have_no_figures(tmp_path, monkeypatch):
