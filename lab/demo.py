@@ -13,7 +13,7 @@ from statistics import fmean
 
 from tqdm import tqdm
 
-from lab.command import train_command
+from lab.command import TRAINING, train_command
 from lab.testbed import model_dir, write_dataset
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import Failed, UsageError
@@ -28,18 +28,13 @@ def training_command(level: str, out: Path, steps: int) -> list[str]:
     n_train = 16 * steps // episodes
     train, held_out = write_dataset(level, out / "data", n_train, 64, seed=0)
     options = {
+        **TRAINING,
         "actor.model_name_or_path": model_dir(level),
         "data.prompt_dataset": train,
-        "data.input_key": "question",
-        "data.label_key": "answer",
-        "data.max_len": 768,
         "eval.dataset": held_out,
         "eval.steps": max(1, steps // 2),
         "eval.temperature": 1.0,
         "eval.n_samples_per_prompt": 2,
-        "rpo.reward.functions": "math",
-        "algo.advantage.estimator": "group_norm",
-        "algo.kl.init_coef": 0,
         "rollout.batch_size": 16,
         "rollout.n_samples_per_prompt": 4,
         "rollout.micro_batch_size": 16,
@@ -48,8 +43,6 @@ def training_command(level: str, out: Path, steps: int) -> list[str]:
         "train.num_episodes": episodes,
         "actor.adam.lr": 3e-4,
         "actor.lr_scheduler": "constant",
-        "actor.num_gpus_per_node": 1,
-        "vllm.num_engines": 1,
         "ckpt.path": out / "checkpoints",
         "ckpt.output_dir": out / "model",
         "ckpt.save_steps": steps,
