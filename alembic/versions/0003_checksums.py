@@ -1,5 +1,6 @@
 """A checksum for every row."""
 
+import contextlib
 import zlib
 from datetime import UTC, datetime
 
@@ -31,31 +32,61 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("checksum", sa.BigInteger(), nullable=False, server_default="0"))
     connection = op.get_bind()
     for name, keys in KEYS.items():
-        table = sa.Table(name, sa.MetaData(), autoload_with=connection, resolve_fks=False)
-        fill(connection, table, keys)
+        fill(connection, name, keys)
 
 
-def fill(connection: sa.Connection, table: sa.Table, keys: list[str]) -> None:
+@contextlib.contextmanager
+def renewed(tables: dict[str, list[str]]):
+    """Verifies the checksums of ``tables`` (name -> key) and, after their columns were changed, computes them anew.
+
+    Raises BadValue for a row whose checksum differs: with a new one its damage would never be found.
+    """
+    connection = op.get_bind()
+    for name, keys in tables.items():
+        verify(connection, name, keys)
+    yield
+    for name, keys in tables.items():
+        fill(connection, name, keys)
+
+
+def verify(connection: sa.Connection, name: str, keys: list[str]) -> None:
+    for rows in batches(connection, reflected(connection, name), keys):
+        for row, found in rows:
+            if found != row["checksum"]:
+                where = ", ".join(f"{key} {row[key]!s:.80}" for key in keys)
+                raise BadValue(f"table {name}, row {where}: its checksum differs")
+
+
+def fill(connection: sa.Connection, name: str, keys: list[str]) -> None:
+    table = reflected(connection, name)
+    change = table.update().where(*(table.columns[key] == sa.bindparam(f"key_{key}") for key in keys))
+    change = change.values(checksum=sa.bindparam("new_checksum"))
+    for rows in batches(connection, table, keys):
+        connection.execute(
+            change, [{"new_checksum": found} | {f"key_{key}": row[key] for key in keys} for row, found in rows]
+        )
+
+
+def reflected(connection: sa.Connection, name: str) -> sa.Table:
+    return sa.Table(name, sa.MetaData(), autoload_with=connection, resolve_fks=False)
+
+
+def batches(connection: sa.Connection, table: sa.Table, keys: list[str]):
+    """The rows by key, each with the checksum of its other columns."""
     names = sorted(column.name for column in table.columns if column.name != "checksum")
     heads = [
         # Of encoded bytes only the first five count: their version and checksum.
         sa.func.substr(column, 1, 5, type_=sa.LargeBinary()).label(column.name)
         if isinstance(column.type, sa.LargeBinary)
         else column
-        for column in (table.columns[name] for name in names)
+        for column in table.columns
     ]
-    key = {name: table.columns[name] for name in keys}
-    change = table.update().where(*(column == sa.bindparam(f"key_{name}") for name, column in key.items()))
-    change = change.values(checksum=sa.bindparam("new_checksum"))
-    rows = connection.execute(sa.select(*heads).order_by(*key.values())).mappings()
+    rows = connection.execute(sa.select(*heads).order_by(*(table.columns[key] for key in keys))).mappings()
     total = connection.scalar(sa.select(sa.func.count()).select_from(table))
     with tqdm(total=total, desc=f"Path cache: checksums of {table.name}", unit="row", delay=2) as bar:
-        for rows_ in readable(rows.partitions(BATCH), table.name):
-            connection.execute(
-                change,
-                [{"new_checksum": checksum(names, row)} | {f"key_{name}": row[name] for name in keys} for row in rows_],
-            )
-            bar.update(len(rows_))
+        for found in readable(rows.partitions(BATCH), table.name):
+            yield [(row, checksum(names, row)) for row in found]
+            bar.update(len(found))
 
 
 def readable(batches, table: str):

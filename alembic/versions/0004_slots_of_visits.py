@@ -10,17 +10,15 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("visits", sa.Column("slot", sa.Integer(), nullable=False, server_default="0"))
-    renew_checksums()
+    with renewed_checksums():
+        op.add_column("visits", sa.Column("slot", sa.Integer(), nullable=False, server_default="0"))
 
 
 def downgrade() -> None:
-    op.drop_column("visits", "slot")
-    renew_checksums()
+    with renewed_checksums():
+        op.drop_column("visits", "slot")
 
 
-def renew_checksums() -> None:
-    connection = op.get_bind()
-    visits = sa.Table("visits", sa.MetaData(), autoload_with=connection)
+def renewed_checksums():
     checksums = context.script.get_revision("0003").module
-    checksums.fill(connection, visits, checksums.KEYS["visits"])
+    return checksums.renewed({"visits": checksums.KEYS["visits"]})

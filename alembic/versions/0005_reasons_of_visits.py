@@ -10,13 +10,13 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("visits", sa.Column("n_tokens", sa.Integer(), nullable=False, server_default="0"))
-    op.add_column("visits", sa.Column("asked", sa.String(), nullable=False, server_default="unknown"))
-    op.add_column("visits", sa.Column("chance", sa.Double(), nullable=True))
-    context.script.get_revision("0004").module.renew_checksums()
+    with context.script.get_revision("0004").module.renewed_checksums():
+        op.add_column("visits", sa.Column("n_tokens", sa.Integer(), nullable=False, server_default="0"))
+        op.add_column("visits", sa.Column("asked", sa.String(), nullable=False, server_default="unknown"))
+        op.add_column("visits", sa.Column("chance", sa.Double(), nullable=True))
 
 
 def downgrade() -> None:
-    for name in ("chance", "asked", "n_tokens"):
-        op.drop_column("visits", name)
-    context.script.get_revision("0004").module.renew_checksums()
+    with context.script.get_revision("0004").module.renewed_checksums():
+        for name in ("chance", "asked", "n_tokens"):
+            op.drop_column("visits", name)

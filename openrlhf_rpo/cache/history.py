@@ -25,6 +25,7 @@ from openrlhf_rpo.cache.rows import (
     evaluation_of,
     holds_nothing,
     kept_from,
+    kept_steps,
     latest_step,
     name_of,
     newest,
@@ -115,9 +116,15 @@ class CacheHistory:
 
     @property
     def kept_from(self) -> int:
-        """The oldest step that can be read or rolled back to: 0 unless the cache was pruned."""
+        """The step from which on every step can be read or rolled back to: 0 unless the cache was pruned."""
         with self._transaction() as session:
             return kept_from(session) or 0
+
+    @property
+    def kept_steps(self) -> list[int]:
+        """The steps before ``kept_from`` that can be read or rolled back to as well: those of checkpoints."""
+        with self._transaction() as session:
+            return kept_steps(session)
 
     @property
     def initial_tokens(self) -> int:
@@ -319,9 +326,13 @@ class CacheHistory:
         return sorted(session.scalars(query if step is None else query.where(PathRow.step <= step)))
 
     def _need_kept(self, session: Session, step: int | None) -> None:
-        kept = kept_from(session)
-        if step is not None and kept is not None and step < kept:
-            raise self._error(f"the paths of step {step} were pruned; the oldest that can be read is step {kept}")
+        start = kept_from(session)
+        if step is None or start is None or step >= start:
+            return
+        kept = kept_steps(session)
+        if step not in kept:
+            others = f", and before it only {', '.join(map(str, kept))}" if kept else ""
+            raise self._error(f"the paths of step {step} were pruned; the oldest that can be read is step {start}{others}")
 
     def _error(self, what: object) -> CacheError:
         return CacheError(f"Path cache {self._database.where}: {what}.")

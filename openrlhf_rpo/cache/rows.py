@@ -39,6 +39,7 @@ INITIAL_TOKENS = "initial_tokens"
 INITIAL_REACHED = "initial_reached"
 OPTION = "option."
 KEPT_FROM = "kept_from"
+KEPT_STEPS = "kept_steps"
 MODEL = "model"
 Row = TypeVar("Row", PathRow, VisitRow)
 # An ORM object or, where a step reads it, a plain row, which takes a quarter of the time.
@@ -189,6 +190,7 @@ _FORMS = {
     INITIAL_TOKENS: r"\d{1,15}",
     INITIAL_REACHED: r"\d{1,9}:\d{1,9}",
     KEPT_FROM: r"\d{1,9}",
+    KEPT_STEPS: r"(\d{1,9}( \d{1,9})*)?",
     # The options that a report calculates with.
     **dict.fromkeys((f"{OPTION}train.num_episodes", f"{OPTION}rollout.batch_size"), r"[1-9]\d{0,8}"),
 }
@@ -258,9 +260,20 @@ def holds_nothing(session: Session) -> bool:
 
 
 def kept_from(session: Session) -> int | None:
-    """The oldest readable step; None unless the cache was pruned."""
+    """The step from which on every step can be read; None unless the cache was pruned."""
     value = run_value(session, KEPT_FROM)
     return int(value) if value is not None else None
+
+
+def kept_steps(session: Session) -> list[int]:
+    """The steps before ``kept_from`` that can be read, too."""
+    return [int(step) for step in (run_value(session, KEPT_STEPS) or "").split()]
+
+
+def set_kept(session: Session, start: int, steps: Iterable[int]) -> None:
+    """Store what ``kept_from`` and ``kept_steps`` return."""
+    replace_row(session, RunRow, key=KEPT_FROM, value=str(start))
+    replace_row(session, RunRow, key=KEPT_STEPS, value=" ".join(map(str, sorted(steps))))
 
 
 def newest(session: Session, table: type[Row], question_ids: Iterable[str], step: int | None) -> Iterator[Read]:

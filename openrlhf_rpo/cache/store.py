@@ -1,6 +1,6 @@
 """``PathCache``, the only writer of cached paths, owned by the single controller (docs/cache.md)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,6 @@ from openrlhf_rpo.cache.rows import (
     INITIAL_REACHED,
     INITIAL_TOKENS,
     INITIALISED,
-    KEPT_FROM,
     MODEL,
     OPTION,
     fields,
@@ -27,11 +26,13 @@ from openrlhf_rpo.cache.rows import (
     holds_nothing,
     insert_rows,
     kept_from,
+    kept_steps,
     latest_step,
     next_path_id,
     path_values,
     replace_row,
     run_value,
+    set_kept,
     storable,
 )
 from openrlhf_rpo.cache.session import Database, Snapshot, is_missing, restore_database
@@ -214,6 +215,8 @@ class PathCache(CacheHistory):
                     "that step, remove the cache and restore the copy beside the checkpoint"
                 )
             self._need_kept(session, step)
+            if step < (kept_from(session) or 0):  # the steps that come next can be read again
+                set_kept(session, step, [kept for kept in kept_steps(session) if kept < step])
             for table in (UnfinishedRow, PathRow, VisitRow, StepRow, EvaluationRow):
                 session.execute(delete(table).where(table.step > step))
             return max(latest, 0) - step
@@ -225,20 +228,23 @@ class PathCache(CacheHistory):
         with self._transaction() as session:
             return self._database.structure_damages(session) + list(upkeep.damages(session, progress))
 
-    def prune(self, keep_from: int) -> int:
-        """Remove paths that no step >= ``keep_from`` reads and return their number.
+    def prune(self, keep_from: int, steps: Collection[int] = ()) -> int:
+        """Remove paths that neither a step >= ``keep_from`` nor one of ``steps`` reads and return their number.
 
-        ``paths(ids, step)`` stays the same for every step >= ``keep_from``, except that a path may lose its parent.
-        Rolling back to earlier steps is then refused. Raises when ``keep_from`` is newer than the latest step.
+        ``paths(ids, step)`` stays the same for these steps, except that a path may lose its parent. Reading and rolling
+        back to other steps is then refused; those of ``steps`` that already are, stay so. Raises when ``keep_from`` is
+        newer than the latest step.
         """
         with self._transaction() as session:
             latest = latest_step(session)
             if keep_from > latest:
                 raise self._error(f"it ends at step {latest}, and pruning would have to keep step {keep_from}")
-            if keep_from <= (kept_from(session) or 0):
+            start, kept = kept_from(session) or 0, kept_steps(session)
+            if keep_from < max(start, 1):
                 return 0
-            replace_row(session, RunRow, key=KEPT_FROM, value=str(keep_from))
-            return upkeep.prune(session, keep_from)
+            still = [step for step in set(steps) if step < keep_from and (step >= start or step in kept)]
+            set_kept(session, keep_from, still)
+            return upkeep.prune(session, keep_from, still)
 
     def size(self) -> int:
         """Bytes that the rows take in the database, without the space of removed ones (PostgreSQL: with it)."""

@@ -1,11 +1,11 @@
 """Maintenance of a cache: verify every row, prune superseded paths."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, inspect, or_, select, type_coerce
+from sqlalchemy import ColumnElement, case, delete, func, inspect, or_, select, type_coerce
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.types import NullType
 
@@ -149,22 +149,24 @@ def _check_groups(session: Session) -> Iterator[str]:
         yield impossible_path(sample)
 
 
-def prune(session: Session, keep_from: int) -> int:
-    """Remove the paths that were superseded by step ``keep_from`` and return their number.
+def prune(session: Session, keep_from: int, steps: Sequence[int] = ()) -> int:
+    """Remove the paths that neither a step >= ``keep_from`` nor one of the earlier ``steps`` reads; return their number.
 
-    The cache at every step >= ``keep_from`` stays the same, so rolling back to any of them is still possible. A path
-    that loses its parent keeps its prefix length, and lineage ends there. Visits and records stay; groups that were
-    unfinished before go.
+    The cache at these steps stays the same, so rolling back to any of them is still possible. A path that loses its
+    parent keeps its prefix length, and lineage ends there. Visits and records stay; groups that were unfinished at
+    other steps go.
     """
-    session.execute(delete(UnfinishedRow).where(UnfinishedRow.step < keep_from))
+    session.execute(delete(UnfinishedRow).where(UnfinishedRow.step < keep_from, UnfinishedRow.step.not_in(steps)))
     newer = aliased(PathRow)
+    # The first kept step since a path was written: no kept step reads the path unless this one does.
+    reader = case(*((PathRow.step <= step, step) for step in sorted({*steps, keep_from})))
     superseded = (
         select(PathRow.id)
         .where(PathRow.step < keep_from)
         .where(
             select(newer.id)
             .where(newer.question_id == PathRow.question_id, newer.slot == PathRow.slot)
-            .where(newer.step > PathRow.step, newer.step <= keep_from)
+            .where(newer.step > PathRow.step, newer.step <= reader)
             .exists()
         )
     )

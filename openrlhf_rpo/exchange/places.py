@@ -35,8 +35,9 @@ def at_step(cache: PathCache, step: int | None) -> int:
     latest = max(cache.latest_step, 0)
     if step is None:
         return latest
-    if not cache.kept_from <= step <= latest:
-        raise UsageError(f"step {step}: this cache can be read from step {cache.kept_from} to step {latest}")
+    if not cache.kept_from <= step <= latest and step not in cache.kept_steps:
+        others = "".join(f", and at step {kept}" for kept in cache.kept_steps)
+        raise UsageError(f"step {step}: this cache can be read from step {cache.kept_from} to step {latest}{others}")
     return step
 
 

@@ -56,9 +56,9 @@ class Checkpoints:
             return named
         return max(self._tags(), key=lambda tag: (step_of(tag), not tag.startswith("best")), default=None)
 
-    def oldest_step(self) -> int:
-        """The step of the oldest checkpoint; 0, where every run starts, without any."""
-        return min((step_of(tag) for tag in self._tags()), default=0)
+    def steps(self) -> set[int]:
+        """The steps of all checkpoints, including the best; without any only 0, where every run starts."""
+        return {step_of(tag) for tag in self._tags()} or {0}
 
     def settle(self, critic: bool = False) -> str | None:
         """Before a resume, remove leftovers and write ``latest()``, which is returned, for actor and, if one trains, critic.

@@ -61,4 +61,4 @@ class Publisher:
         if keep is None and self.cache.size() > LARGE_CACHE:
             keep = VERSIONS_OF_A_LARGE_CACHE
         if keep is not None:
-            self.cache.prune(min(step - keep, self.checkpoints.oldest_step()))
+            self.cache.prune(step - keep, self.checkpoints.steps())

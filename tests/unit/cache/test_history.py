@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+from itertools import takewhile
 
 import pytest
 from hypothesis import given, settings
@@ -139,21 +140,27 @@ def test_after_pruning_every_step_that_is_kept_reads_as_before_also_after_a_roll
         lineages = {name: [path.step for path in cache.lineage(name)] for name in NAMES}
         rows = sum(len({(p[0]) for s in before if (p := s.get(name))}) for name in NAMES)
 
-        for keep in sorted(data.draw(st.lists(st.integers(0, len(history)), min_size=1, max_size=3))):
-            rows -= cache.prune(keep)
-            assert [snapshot(cache, step) for step in range(keep, len(history) + 1)] == before[keep:]
-        assert rows == sum(len({p[0] for s in before[keep:] if (p := s.get(name))}) for name in NAMES)
+        steps = st.integers(0, len(history))
+        readable = list(range(len(history) + 1))
+        for keep in sorted(data.draw(st.lists(steps, min_size=1, max_size=3))):
+            checkpoints = data.draw(st.sets(steps, max_size=3))
+            rows -= cache.prune(keep, checkpoints)
+            readable = [step for step in readable if step >= keep or step in checkpoints]
+            assert [snapshot(cache, step) for step in readable] == [before[step] for step in readable]
+        stored = {name: {p[3] for step in readable if (p := before[step].get(name))} for name in NAMES}
+        assert rows == sum(map(len, stored.values()))
         assert cache.verify() == []  # parents exist
         for name in NAMES:
-            oldest_kept = before[keep][name][3] if name in before[keep] else 0
-            assert [path.step for path in cache.lineage(name)] == [s for s in lineages[name] if s >= oldest_kept]
+            assert [path.step for path in cache.lineage(name)] == list(takewhile(stored[name].__contains__, lineages[name]))
 
-        back = data.draw(st.integers(keep, len(history)))
+        back = data.draw(st.sampled_from(readable))
         cache.rollback(back)
-        assert [snapshot(cache, step) for step in range(keep, back + 1)] == before[keep : back + 1]
-        if keep:
-            with pytest.raises(CacheError, match=f"oldest that can be read is step {keep}"):
-                cache.rollback(keep - 1)
+        for step in range(back + 1):
+            if step in readable:
+                assert snapshot(cache, step) == before[step]
+            else:
+                with pytest.raises(CacheError, match=f"oldest that can be read is step {min(keep, back)}"):
+                    cache.rollback(step)
 
 
 def test_what_was_pruned_is_refused_not_read_as_missing(grown) -> None:
@@ -163,6 +170,37 @@ def test_what_was_pruned_is_refused_not_read_as_missing(grown) -> None:
             read(1)
     last = grown.lineage("q")[-1]
     assert (last.step, last.parent_id, last.prefix_length) == (2, None, 2)
+
+
+def test_steps_of_checkpoints_stay_readable_and_what_is_between_them_goes(grown) -> None:
+    for step in range(4, 10):
+        commit_children(grown, step, {"q": False})
+    kept = [list(grown.iter_paths(step)) for step in (1, 5)]
+    assert grown.prune(8, [1, 5, 8]) == 6  # of steps 0 to 7 all but two
+    assert [[p.token_ids for p in grown.iter_paths(step)] for step in (1, 5)] == [[p.token_ids for p in k] for k in kept]
+    with pytest.raises(
+        CacheError, match="step 6 were pruned; the oldest that can be read is step 8, and before it only 1, 5"
+    ):
+        grown.rollback(6)
+    assert grown.verify() == [] and grown.kept_from == 8
+
+
+def test_of_the_steps_kept_by_one_pruning_the_next_may_only_keep_fewer(grown) -> None:
+    assert [grown.prune(3, steps) for steps in ([0, 2], [1, 2], [0])] == [1, 1, 1]
+    for step in range(3):
+        with pytest.raises(CacheError, match=f"step {step} were pruned; the oldest that can be read is step 3[.]"):
+            grown.paths("q", step)
+
+
+def test_after_going_back_to_a_kept_step_the_run_goes_on_as_from_any_other(grown) -> None:
+    grown.prune(3, [0, 1])
+    assert grown.rollback(1) == 2 and grown.kept_from == 1
+    for step in (2, 3):
+        commit_children(grown, step, {"q": False})
+    assert grown.rollback(2) == 1
+    assert grown.prune(2, [0]) == 1  # the path of step 1
+    assert grown.rollback(0) == 2
+    assert [path.step for path in grown.lineage("q")] == [0]
 
 
 def test_pruning_twice_or_less_far_removes_nothing_more(grown) -> None:

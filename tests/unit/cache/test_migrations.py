@@ -114,6 +114,29 @@ def test_a_damaged_cache_of_the_first_schema_gets_no_checksums(cache, url, file,
     assert revision(url) == "0001"
 
 
+@pytest.mark.parametrize(
+    ("of", "damage", "row"),
+    [
+        ("0006", "paths SET score = -1 WHERE id = 2", "table paths, row id 2"),
+        ("0006", "unfinished SET cut = 7", "table unfinished, row step 1, question_id q, number 0"),
+        ("0004", "visits SET slot = 1", "table visits, row question_id q, step 1"),
+        ("0003", "visits SET n_rewarded = 0", "table visits, row question_id q, step 1"),
+    ],
+)
+def test_a_damaged_row_gets_no_new_checksum(cache, url, visit, reopen, of, damage, row) -> None:
+    group = Begun("q", (Sample(Prefix(), (5,), (-0.5,), "unfinished"),), "turn", None, 2)
+    cache.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(None, visit("q", 1))], [group])
+    cache.close()
+    downgrade(url, of)
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {damage}")
+    engine.dispose()
+    with pytest.raises(CacheCorrupt, match=f"is damaged [(]{row}: its checksum differs[)], and was not upgraded"):
+        reopen()
+    assert revision(url) == of
+
+
 def test_a_copy_of_the_first_schema_is_restored_and_upgraded(cache, url, file, reopen, tmp_path) -> None:
     copy = tmp_path / "copy.db"
     expected = list(cache.iter_paths())

@@ -118,6 +118,16 @@ def test_vacuum_and_prune_leave_what_is_kept(cache, commit) -> None:
     assert cache.verify() == []
 
 
+def test_prune_keeps_the_steps_of_checkpoints(cache, commit) -> None:
+    for step in range(1, 7):
+        commit(cache, step, {"q": (step,)})
+    assert cache.prune(5, (0, 3)) == 3  # the paths of steps 1, 2 and 4
+    assert [path.step for path in cache.versions(["q"])["q"]] == [0, 3, 5, 6]
+    assert cache.rollback(3) == 3
+    assert tuple(cache.paths(["q"])["q"].token_ids) == (3,)
+    assert cache.verify() == []
+
+
 def test_vacuum_leaves_other_tables_of_the_database_alone(cache) -> None:
     place = "SELECT pg_relation_filepath('other')"
     with cache._database.engine.begin() as connection:

@@ -86,6 +86,18 @@ def test_pruning_keeps_those_that_a_step_may_be_resumed_with(cache, step, path):
     assert cache.verify() == []
 
 
+def test_pruning_keeps_those_of_a_checkpoint_with_their_paths(cache, step, path):
+    step(cache, 1, paths=[path("q", step=1)])
+    group = waiting("q", sample((5,), prefix=Prefix((1,), (-1.0,), 2, cache.paths(["q"])["q"])))
+    for number in (2, 3):
+        step(cache, number, group)
+    for number in (4, 5):
+        step(cache, number, paths=[path("q", (8, 9), step=number)])
+    assert cache.prune(5, [2]) == 2  # the paths of steps 0 and 4
+    assert cache.rollback(2) == 3
+    assert cache.unfinished() == [group] and cache.verify() == []
+
+
 def test_a_copy_has_them(cache, step, tmp_path):
     step(cache, 1, waiting("q", sample((1, 2))))
     cache.copy_to(str(tmp_path / "copy.db"))

@@ -190,11 +190,11 @@ def test_a_model_in_its_own_format_is_published_too(make, tmp_path):
     assert (tmp_path / "global_step2_hf").is_dir()
 
 
-def test_the_oldest_step_is_that_of_any_checkpoint_the_best_one_included(make, tmp_path):
-    assert make().oldest_step() == 0
+def test_the_steps_are_those_of_any_checkpoint_the_best_one_included(make, tmp_path):
+    assert make().steps() == {0}
     for name in ("global_step20", "best_global_step10", "global_step100", "global_step5.tmp"):
         (tmp_path / "_actor" / name).mkdir(parents=True)
-    assert make().oldest_step() == 10
+    assert make().steps() == {10, 20, 100}
 
 
 def test_a_probe_is_below_the_folder_while_somebody_looks_and_leaves_nothing(tmp_path):

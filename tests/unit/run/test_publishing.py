@@ -12,7 +12,7 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import LARGE_CACHE
 from openrlhf_rpo.run.checkpoints import CACHE_FILE, Checkpoints
 from openrlhf_rpo.run.publishing import Publisher
-from openrlhf_rpo.types import StepRecord
+from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 from openrlhf_rpo.upstream import STAGING
 
 
@@ -117,17 +117,25 @@ def test_an_error_of_the_run_comes_first_and_what_was_begun_is_completed(cache, 
 
 
 @pytest.mark.parametrize(
-    ("option", "size", "oldest_checkpoint", "kept_from"),
-    [
-        (None, LARGE_CACHE, 90, None),
-        (None, LARGE_CACHE + 1, 99, 90),
-        (None, LARGE_CACHE + 1, 40, 40),  # its checkpoint may roll back to it
-        (3, 0, 99, 97),
-        (500, LARGE_CACHE + 1, 99, -400),
-    ],
+    ("option", "size", "kept_from"),
+    [(None, LARGE_CACHE, None), (None, LARGE_CACHE + 1, 90), (3, 0, 97), (500, LARGE_CACHE + 1, -400)],
 )
-def test_a_large_cache_keeps_the_last_versions_and_what_checkpoints_need(option, size, oldest_checkpoint, kept_from):
+def test_a_large_cache_keeps_the_last_versions_and_what_checkpoints_need(option, size, kept_from):
     pruned = []
-    cache = SimpleNamespace(size=lambda: size, prune=pruned.append)
-    Publisher(SimpleNamespace(oldest_step=lambda: oldest_checkpoint), cache, option)._prune(100)
-    assert pruned == ([] if kept_from is None else [kept_from])
+    cache = SimpleNamespace(size=lambda: size, prune=lambda *what: pruned.append(what))
+    Publisher(SimpleNamespace(steps=lambda: {5, 100}), cache, option)._prune(100)
+    assert pruned == ([] if kept_from is None else [(kept_from, {5, 100})])
+
+
+def test_an_early_best_checkpoint_keeps_its_own_paths_and_not_those_after_it(cache, checkpoints):
+    for step in range(1, 41):
+        path = Path("q", (1, step), None, "stop", 1.0, 1.0, step=step)
+        cache.commit_step(StepRecord(step, 0, step, {}), [CacheDecision(path, Visit("q", step, 0, 0, 2, 1, 1, "best"))])
+        tag = {5: "best_global_step5"}.get(step, f"global_step{step}")
+        if step % 5 == 0:
+            stage(checkpoints, tag)
+            with Publisher(checkpoints, cache, 2) as publisher:
+                assert publisher.begin(tag)
+    assert checkpoints.steps() == {5, 30, 35, 40}
+    assert [path.step for path in cache.versions(["q"])["q"]] == [5, 30, 35, 38, 39, 40]
+    assert cache.rollback(5) == 35 and tuple(cache.paths(["q"])["q"].token_ids) == (1, 5)

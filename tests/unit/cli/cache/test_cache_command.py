@@ -210,6 +210,14 @@ def test_diff_names_what_changed(document, cache):
     assert status == 1 and "step 7: this cache can be read from step 0 to step 2" in err
 
 
+def test_a_checkpoints_step_can_be_read_behind_those_that_were_pruned(cache, document, folder):
+    with PathCache.open(f"sqlite:///{folder}/rpo_cache.db") as written:
+        written.prune(2, [0])
+    assert document("diff", 0, 2)["replaced"] == 1
+    status, _, err = cache("diff", 1, 2)
+    assert status == 1 and "step 1: this cache can be read from step 2 to step 2, and at step 0" in err
+
+
 @pytest.mark.parametrize(("name", "kind"), [("out.parquet", "parquet"), ("out.jsonl", "json")])
 def test_an_export_loads_with_datasets(document, tmp_path, name, kind):
     file = tmp_path / name
