@@ -82,7 +82,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
     if isinstance(value, dict):
         return ", ".join(f"{k} {_shown(v)}" for k, v in value.items()) or "-"
     return visible(str(value))

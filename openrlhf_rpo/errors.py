@@ -1,5 +1,7 @@
 """Errors for the user: their base class, and the one place that prints them and sets the exit status."""
 
+import io
+import os
 import re
 import signal
 import sys
@@ -61,13 +63,30 @@ def end_on_term() -> None:
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Run a command and return its exit status: 1 after a ``UserError``, which is printed; 130 after Ctrl-C or TERM."""
+    """Run a command and return its exit status: 1 after a ``UserError`` or an error of the operating system, which are
+    printed, and silently when nobody reads the output (``| head``); 130 after Ctrl-C or TERM."""
     end_on_term()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file may not be encodable
     try:
-        return command()
+        status = command()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
     except UserError as error:
-        print(f"error: {visible(without_credentials(str(error)))}", file=sys.stderr, flush=True)
+        return _failed(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left when it ends
         return 1
+    except OSError as error:
+        if error.errno is None:  # not of the operating system, but of a package
+            raise
+        return _failed(": ".join(str(part) for part in (error.filename, error.strerror) if part is not None))
     except KeyboardInterrupt as interrupt:  # its message, if any, says what is safe
         print(f"interrupted\n{interrupt}".strip(), file=sys.stderr, flush=True)
         return 130
+
+
+def _failed(message: str) -> int:
+    print(f"error: {visible(without_credentials(message))}", file=sys.stderr, flush=True)
+    return 1

@@ -114,7 +114,9 @@ def prepare(args: argparse.Namespace, out: Any) -> None:
         training = steps.sample(training, args.sample, args.seed)
     for flag, part in [("--out", training)] + ([("--held-out", held_out)] if args.held_out else []):
         if not part:
-            raise UsageError(f"nothing is left of {total:,} rows for {flag}: {dropped or f'{len(rows):,} questions in all'}")
+            raise UsageError(
+                f"nothing is left of {total:,} rows for {flag}: {str(dropped) or f'{len(rows):,} questions in all'}"
+            )
     for file, part in [(args.held_out, held_out), (args.out, training)]:
         if file:
             report.write(file, part, solutions=args.solution is not None)

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if "--rpo.enable" in given_options(args.training):
         raise UsageError("--rpo.enable: leave it out; an evaluation never continues stored paths")
     with resumable():
-        results.show(args.compare or sample.evaluate_all(args), Output(args.json))
+        results.show(args.compare or sample.evaluate_all(args), Output(args.json), to_compare=bool(args.compare))
     return 0
 
 
@@ -79,7 +79,10 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError("--compare reads results only: give no model, no --data and no training options")
         return
     if not args.models:
-        raise UsageError("no model given: name a model folder, or use --compare with result files")
+        raise UsageError(
+            "no model given: name a model folder before all options (`openrlhf-rpo eval MODEL --data DATA`), or use "
+            "--compare with result files"
+        )
     if not args.data:
         raise UsageError("--data is missing: a file with questions, or a benchmark's name")
     n = args.samples * args.repeats

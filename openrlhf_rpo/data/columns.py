@@ -3,8 +3,11 @@
 import difflib
 import math
 from collections.abc import Sequence
+from datetime import date, time
+from decimal import Decimal
 from typing import Any
 
+from openrlhf_rpo.data.values import as_text
 from openrlhf_rpo.errors import UsageError
 
 QUESTION = ("question", "problem", "prompt", "query", "instruction", "input")
@@ -49,11 +52,11 @@ def lone(value: Any) -> Any:
 
 
 def text(value: Any) -> str | None:
-    """A value, or what is alone in it, as stripped text: 42.0 as 42. None for missing values, infinite
-    numbers and longer lists."""
+    """A value, or what is alone in it, as stripped text: 42.0 as 42, 0.00001 without an exponent. None for missing values,
+    infinite numbers and longer lists."""
     value = lone(value)
-    if isinstance(value, float):
+    if isinstance(value, float | Decimal):
         if not math.isfinite(value):
             return None
-        value = int(value) if value.is_integer() else value
-    return str(value).strip() if isinstance(value, str | int | float) else None
+        value = int(value) if value == int(value) else value
+    return as_text(value).strip() if isinstance(value, str | int | float | Decimal | date | time) else None

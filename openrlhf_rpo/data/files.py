@@ -27,7 +27,7 @@ def readable(names: Sequence[str], flag: str = "") -> Iterator[None]:
     ``flag`` is the option that named them.
     """
     for name in names:
-        _check(name.split("@")[0].strip(), flag)  # OpenRLHF takes what follows an @ as a folder of the data set
+        _check(_place(name, flag), flag)
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
     shown = f"{flag} {','.join(names)}".strip()
@@ -52,6 +52,17 @@ def _not_fetched(names: Sequence[str], error: Exception) -> str:
         f"    python -c \"from datasets import load_dataset; load_dataset('{name}', split='train').to_parquet('{file}')\"\n"
         f"and give {file} instead"
     )
+
+
+def _place(name: str, flag: str) -> str:
+    """Where a data set is. For an option of training (``flag``), OpenRLHF takes what follows an @ as a folder in it."""
+    name = name.strip()
+    if not flag:
+        return name
+    place, at, _ = name.partition("@")
+    if at and Path(name).exists() and not Path(place).exists():
+        raise UsageError(f"{flag} {name}: OpenRLHF takes what follows an @ as a folder of the data set; rename the file")
+    return place.strip()
 
 
 def _check(name: str, flag: str) -> None:
@@ -89,16 +100,20 @@ def _check_json(file: Path) -> None:
         if start.startswith(b"["):
             return _check_array(source.read(_LONGEST_ARRAY + 1))
         number = rows = 0
+        numbers = _Numbers()
         while line := source.readline(_LONGEST_LINE + 1):
             number += 1
             if len(line) > _LONGEST_LINE:
                 raise _Bad(f", line {number}: it has more than {_LONGEST_LINE:,} bytes; give each row its own line")
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if line.strip():
-                _check_row(_parsed(line, f", line {number}"), line, f", line {number}")
+                row = _parsed(line, f", line {number}")
+                _check_row(row, line, f", line {number}")
+                numbers.add(row, f", line {number}")
                 rows += 1
         if not rows:
             raise _Bad(": the data set is empty: the file has no rows")
+        numbers.check()
 
 
 def _check_array(content: bytes) -> None:
@@ -107,8 +122,39 @@ def _check_array(content: bytes) -> None:
     rows = _parsed(content.removeprefix(b"\xef\xbb\xbf"), "")
     if not rows:
         raise _Bad(": the data set is empty: the array has no rows")
+    numbers = _Numbers()
     for number, row in enumerate(rows, 1):
         _check_row(row, content, f", row {number}")
+        numbers.add(row, f", row {number}")
+    numbers.check()
+
+
+class _Numbers:
+    """Finds integers that ``datasets`` would round: beyond 64 bits, or beyond 53 in a column that also has fractions."""
+
+    def __init__(self) -> None:
+        self._long: dict[str, str] = {}  # column -> what is wrong if it has fractions
+        self._with_fractions: set[str] = set()
+
+    def add(self, row: dict[str, Any], where: str, above: str = "") -> None:
+        """Note the numbers of a row. Raises _Bad for one beyond 64 bits."""
+        for name, value in row.items():
+            column = above + name
+            if isinstance(value, dict):
+                self.add(value, where, f"{column}.")
+            elif isinstance(value, float):
+                self._with_fractions.add(column)
+            elif isinstance(value, int) and abs(value) > 2**53:
+                wrong = f"{where}: {column} is {value}, a number that would lose digits; write it in quotes"
+                if not -(2**63) <= value < 2**63:
+                    raise _Bad(wrong)
+                self._long.setdefault(column, wrong)
+
+    def check(self) -> None:
+        """Raises _Bad for an integer that its column cannot hold."""
+        for column, wrong in self._long.items():
+            if column in self._with_fractions:
+                raise _Bad(wrong)
 
 
 def _parsed(content: bytes, where: str) -> Any:

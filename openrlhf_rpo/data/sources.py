@@ -55,5 +55,6 @@ def _load_file(name: str) -> Any:
 
 
 def _header(name: str) -> list[str]:
+    """The first row that is not blank, as ``datasets`` takes it."""
     with open(name, encoding="utf-8-sig", newline="") as lines:
-        return next(csv.reader(lines), [])
+        return next(filter(None, csv.reader(lines)), [])

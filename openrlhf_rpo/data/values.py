@@ -1,6 +1,8 @@
 """Which values are questions and labels; the same for training, evaluation and ``openrlhf-rpo data``."""
 
 import math
+from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any
 
 LONGEST = 1_000_000  # characters of a question: tokenizing more takes seconds, and no model reads it
@@ -21,7 +23,16 @@ def not_a_question(value: Any) -> str | None:
 
 
 def is_label(value: Any) -> bool:
-    """Whether a label is a finite number or a text that says something."""
+    """Whether a label is a finite number, a date or a text that says something."""
     if isinstance(value, str):
         return value.strip().lower() not in _NO_LABEL and "\0" not in value and len(value) <= LONGEST
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, int | date | time) or (isinstance(value, float | Decimal) and math.isfinite(value))
+
+
+def as_text(value: Any) -> str:
+    """A label as text. A number has no exponent, because the math reward reads 1e-05 as e - 5; a date is in ISO form."""
+    if isinstance(value, float | Decimal) and math.isfinite(value):
+        return format(Decimal(str(value)), "f")
+    if isinstance(value, datetime) and value.timetz() == time():
+        value = value.date()  # JSON readers take "2020-01-01" for a date with a time of 0
+    return value.isoformat() if isinstance(value, date | time) else str(value)

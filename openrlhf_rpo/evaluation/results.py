@@ -1,19 +1,25 @@
 """Evaluations side by side: a table of their figures, and each compared with the first on the same questions."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from openrlhf_rpo.console import Output
-from openrlhf_rpo.evaluation.figures import compare
+from openrlhf_rpo.evaluation.figures import accuracies, compare
 from openrlhf_rpo.evaluation.result import ResultError, read
 from openrlhf_rpo.evaluation.sample import NAME
 
 
-def show(files: Sequence[Path], out: Output) -> None:
-    """Print the figures and comparisons, then raise ResultError if some results could not be compared."""
+def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
+    """Print the figures and comparisons, then raise ResultError if some results could not be compared.
+
+    ``to_compare``: the results were named for that, so one without another on the same questions is an error, too.
+    """
     documents = [(file, _finished(file)) for file in files]
     compared, refused = comparisons(documents)
+    if to_compare:
+        refused += _alone(documents)
     out.emit(
         {
             "results": [{"file": str(file), **d["settings"], "figures": d["figures"]} for file, d in documents],
@@ -27,7 +33,7 @@ def show(files: Sequence[Path], out: Output) -> None:
     )
     for file, document in documents:
         if (agreement := document["figures"].get("agreement")) is not None:
-            judge = document["settings"]["judge"]
+            judge = document["settings"].get("judge")
             out.line(f"{file.stem}: judged by {judge}, which agrees with the reward on {agreement:.1%} of the samples")
     if compared:
         out.line("\naccuracy against the first result on the same questions, paired bootstrap over questions", "bold")
@@ -47,8 +53,19 @@ def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[list[
         if difference := _other_setting(base["settings"], document["settings"]):
             refused.append(f"{base_file} and {file} cannot be compared: {difference}")
             continue
-        found.append({"result": file.stem, "against": base_file.stem, **compare(document["parts"], base["parts"])})
+        try:
+            difference = compare(document["parts"], base["parts"])
+        except ValueError as error:
+            raise ResultError(f"{base_file} and {file} cannot be compared: {error}") from error
+        found.append({"result": file.stem, "against": base_file.stem, **difference})
     return found, refused
+
+
+def _alone(documents: Sequence[tuple[Path, dict[str, Any]]]) -> list[str]:
+    """Why those of several results that share their questions with no other one were not compared."""
+    counts = Counter(document["settings"]["questions"] for _, document in documents)
+    alone = [file for file, document in documents if counts[document["settings"]["questions"]] == 1]
+    return [f"{file} was not compared: no other result has the same questions" for file in alone if len(documents) > 1]
 
 
 def _other_setting(base: dict[str, Any], other: dict[str, Any]) -> str | None:
@@ -65,6 +82,12 @@ def _finished(file: Path) -> dict[str, Any]:
         raise ResultError(f"{file} is the result of the study {document['study']}, not of an evaluation")
     if document["figures"] is None:
         raise ResultError(f"{file} is not finished; this command goes on where it stopped: {document['command']}")
+    try:  # all that is shown or compared
+        _row(file, document["figures"], [int(k) for k in document["figures"]["pass_at_k"]])
+        hash(document["settings"]["questions"])
+        accuracies(list(document["parts"].values()))
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise ResultError(f"{file} is damaged: its settings, parts or figures are not those of an evaluation") from error
     return document
 
 

@@ -49,7 +49,7 @@ class Evaluation:
 def evaluate_all(args: argparse.Namespace) -> list[Path]:
     """Evaluate; the result files by data set, then by model. Every model and data set is checked before an engine starts.
 
-    Raises UsageError, JudgeError, and ResultError for a file of other settings.
+    Raises UsageError, JudgeError, and ResultError for a file of other settings or one that cannot be written.
     """
     if given := sorted(given_options(args.training) & _OWN.keys()):
         raise UsageError(f"{given[0]}: leave it out and use {_OWN[given[0]]}")
@@ -62,6 +62,8 @@ def evaluate_all(args: argparse.Namespace) -> list[Path]:
     if len({evaluation.result.file for evaluation in every}) < len(every):
         raise UsageError("two of these models and data sets would write the same result: give them other folder names")
     _check_lengths(every)
+    for evaluation in every:
+        evaluation.result.check_writable()
     by_model: dict[str, list[Evaluation]] = {}
     for evaluation in every:
         by_model.setdefault(evaluation.subject.args.actor.model_name_or_path, []).append(evaluation)

@@ -6,10 +6,12 @@ names where they are the same quantity.
 
 import logging
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.reports.run import GENERATED, REUSED, Run
+from openrlhf_rpo.reports.run import GENERATED, REUSED, STEP_SECONDS, Run
 from openrlhf_rpo.types import StepRecord
 
 _NAMES = {
@@ -54,13 +56,15 @@ def read_event_files(folder: Path, name: str) -> Run:
         else "A plain run, read from its event files: it has no path cache, so no questions or lineages, and its data and "
         "options are not recorded."
     )
+    records = records if ours else _translated(records)
+    unlogged = _unlogged([*steps], ours)
     return Run(
         name=name,
         place=str(folder),
         kind="rpo" if ours else "plain",
-        records=records if ours else _translated(records),
+        records=_without_totals(records, ours) if unlogged else records,
         evaluations=list(evaluations.items()),
-        notes=(note,),
+        notes=(note, *unlogged, *_damages(folder)),
     )
 
 
@@ -81,6 +85,41 @@ def _by_step(scalars: dict[str, dict[int, float]], kind: str) -> dict[int, dict[
         for step, value in scalars[tag].items():
             found.setdefault(step, {})[tag.removeprefix(kind)] = value
     return dict(sorted(found.items()))
+
+
+def _damages(folder: Path) -> list[str]:
+    """A note for each event file whose reading stops before its end, where TensorBoard says nothing.
+
+    A record of an event file has 16 bytes (its length and two checksums) besides its content.
+    """
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    notes = []
+    for file in sorted(folder.glob("events.out.tfevents.*")):
+        size, read, last = file.stat().st_size, 0, b""
+        for record in RawEventFileLoader(str(file)).Load():
+            read, last = read + len(record) + 16, record
+        if read < size:
+            notes.append(f"{file.name} is damaged or cut short after step {Event.FromString(last).step:,}.")
+    return notes
+
+
+def _unlogged(steps: Sequence[int], ours: bool) -> list[str]:
+    """A note if not every step from the first was logged (``--logger.logging_steps``)."""
+    gaps = {later - earlier for earlier, later in pairwise([0, *steps])}
+    if gaps <= {0, 1}:
+        return []
+    which = (
+        f"Logged every {gaps.pop()} steps" if len(gaps) == 1 else f"Only {len(steps):,} of {steps[-1]:,} steps are logged"
+    )
+    return [f"{which}: {'the total of seconds is' if ours else 'totals of tokens and seconds are'} unknown."]
+
+
+def _without_totals(records: list[StepRecord], ours: bool) -> list[StepRecord]:
+    """Records without the figures that are summed over all steps; our tokens are sums already."""
+    summed = {STEP_SECONDS} if ours else {STEP_SECONDS, GENERATED}
+    return [StepRecord(r.step, 0, 0, {k: v for k, v in r.metrics.items() if k not in summed}) for r in records]
 
 
 def _translated(records: list[StepRecord]) -> list[StepRecord]:

@@ -153,14 +153,16 @@ def server(run: LiveRun, document: dict[str, Any], port: int) -> ThreadingHTTPSe
             if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in _OWN_NAMES:
                 self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This server answers localhost only.")
                 return
-            asked = urlsplit(self.path)
-            words = {name: values[0] for name, values in parse_qs(asked.query).items()}
             try:
+                asked = urlsplit(self.path)
+                words = {name: values[0] for name, values in parse_qs(asked.query).items()}
                 self._route(asked.path, words)
             except (CacheError, ExchangeError) as error:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
-            except (KeyError, ValueError) as error:
+            except KeyError as error:
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", f"There is no {error} here.")
+            except ValueError as error:  # an address that cannot be parsed, a step that is no number
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", f"There is nothing at this address: {error}.")
 
         def _route(self, path: str, words: dict[str, str]) -> None:
             if path == "/":

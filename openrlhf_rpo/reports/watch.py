@@ -16,11 +16,13 @@ from openrlhf_rpo.reports.sources import names, shown, source, url_now
 from openrlhf_rpo.reports.summary import summarise
 from openrlhf_rpo.reports.text import decoder, sample_folder, samples_of
 
+_DAY = 86_400  # seconds
+
 
 def watch(args: Namespace) -> int:
     """Serve until interrupted."""
-    if args.interval < 0.2:
-        raise UsageError(f"--interval {args.interval:g}: at least 0.2 seconds")
+    if not 0.2 <= args.interval <= _DAY:  # also refuses nan
+        raise UsageError(f"--interval {args.interval:g}: from 0.2 to {_DAY} seconds")
     one = source(args.runs[0], must_exist=False)
     if one.url is None:
         raise UsageError(

@@ -9,7 +9,7 @@ from jinja2 import TemplateError
 
 from openrlhf_rpo.algo.draws import episode_order
 from openrlhf_rpo.data.files import readable
-from openrlhf_rpo.data.values import is_label, not_a_question
+from openrlhf_rpo.data.values import as_text, is_label, not_a_question
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.exchange.matching import question_text
 from openrlhf_rpo.types import Question
@@ -74,7 +74,7 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, where: str) -> lis
             f"{where}: --data.apply_chat_template does not fit: every prompt is the same, {data.prompts[0][:80]!r}"
         )
     ids = tokenizer(list(data.prompts), add_special_tokens=False)["input_ids"]
-    columns = (data.prompts, map(str, data.labels), data.datasources, texts, map(tuple, ids))
+    columns = (data.prompts, map(as_text, data.labels), data.datasources, texts, map(tuple, ids))
     return [Question(question_id(row[0], row[1]), *row) for row in zip(*columns, strict=True)]
 
 

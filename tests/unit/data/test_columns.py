@@ -1,5 +1,8 @@
 """Which column is taken, and what a value is as text."""
 
+from datetime import date, datetime
+from decimal import Decimal
+
 import pytest
 
 from openrlhf_rpo.data.columns import ANSWER, QUESTION, choose, text
@@ -42,6 +45,13 @@ def test_without_a_usual_name_the_option_is_asked_for():
         (42, "42"),
         (42.0, "42"),
         (2.5, "2.5"),
+        (0.00001, "0.00001"),
+        (Decimal("42.00"), "42"),
+        (Decimal("0.50"), "0.50"),
+        (date(2020, 1, 31), "2020-01-31"),
+        (datetime(2020, 1, 31), "2020-01-31"),
+        (datetime(2020, 1, 31, 12), "2020-01-31T12:00:00"),
+        (Decimal("NaN"), None),
         (["42"], "42"),
         ([{"role": "user", "content": "1+1?"}], "1+1?"),
         ([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], None),

@@ -2,6 +2,11 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +17,9 @@ from datasets import load_dataset
 
 from lab.testbed import model_dir, write_dataset
 from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.console import Output
+from openrlhf_rpo.data.files import readable
+from openrlhf_rpo.errors import UsageError, guarded
 from openrlhf_rpo.exchange.sources import parse_source
 from openrlhf_rpo.launch.options import parse
 from openrlhf_rpo.rollout.questions import load_questions
@@ -86,6 +94,49 @@ def test_training_reads_what_was_written(data, write, tmp_path):
     assert len(questions) == said["training"] and merged == 0
     assert {(q.prompt, q.label) for q in questions} <= {(row["problem"], row["answer"]) for row in ROWS}
     assert args.eval.dataset == str(tmp_path / "held.jsonl") and args.eval.steps > 0  # or nothing would be evaluated
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_training_and_the_command_read_a_number_or_date_as_the_same_text(data, write, tmp_path, suffix):
+    typed = {"number": [0.00001, 2.5, 1e22], "day": [date(2020, 1, 31), date(2021, 1, 1)]}
+    if suffix == "parquet":
+        typed["decimal"] = [Decimal("0.00001"), Decimal("2.50000")]
+    for name, values in typed.items():
+        values = list(map(str, values)) if suffix == "jsonl" and name == "day" else values
+        file = write(f"{name}.{suffix}", [{"question": f"{i}?", "answer": value} for i, value in enumerate(values)])
+        assert data(file, "--force", "--keep-unparsable").status == 0
+        args = parse(["--data.prompt_dataset", str(file), "--data.input_key", "question", "--data.label_key", "answer",
+                      "--actor.model_name_or_path", "x", "--rpo.reward.functions", "math", "--vllm.num_engines", "1",
+                      "--actor.num_gpus_per_node", "1", "--algo.advantage.estimator", "rloo",
+                      "--rollout.n_samples_per_prompt", "2", "--train.batch_size", "2048"])  # fmt: skip
+        labels = sorted(q.label for q in load_questions(args, get_tokenizer(str(model_dir("main")), None))[0])
+        assert labels == sorted(json.loads(line)["answer"] for line in (tmp_path / "out.jsonl").open())
+        assert not any("e" in label for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("answers", "line"),
+    [(["1", "9007199254740993", "0.5"], 2), (["12345678901234567890"], 1), (["9007199254740993", "1"], None)],
+)
+def test_an_integer_that_would_lose_digits_is_refused_with_its_line(data, tmp_path, answers, line):
+    file = tmp_path / "in.jsonl"
+    file.write_text("\n".join(f'{{"question": "{i}?", "id": {{"n": {n}}}, "answer": "1"}}' for i, n in enumerate(answers)))
+    done = data(file)
+    assert done.status == (1 if line else 0)
+    assert not line or f"in.jsonl, line {line}: id.n is {answers[line - 1]}" in done.err and "in quotes" in done.err
+
+
+def test_a_name_with_an_at_sign_is_a_name_except_to_training(data, write, tmp_path):
+    file = write("a@b.jsonl", ROWS)
+    assert data(file).status == 0 and len(read(tmp_path / "out.jsonl")) == 40
+    message = "a@b.jsonl: OpenRLHF takes what follows an @ as a folder.*; rename the file"
+    with pytest.raises(UsageError, match=message), readable([str(file)], "--eval.dataset"):
+        pytest.fail("read")
+
+
+def test_a_csv_file_may_begin_with_a_blank_line(data, tmp_path):
+    (tmp_path / "in.csv").write_text("\nquestion,answer\n7?,007\n")
+    assert data(tmp_path / "in.csv").status == 0 and read(tmp_path / "out.jsonl") == [{"question": "7?", "answer": "007"}]
 
 
 def test_several_files_are_one_data_set_and_a_csv_stays_text(data, write, tmp_path):
@@ -189,7 +240,7 @@ def test_what_is_read_is_never_written_over(data, write):
         (["in.jsonl", "--question", "problm"], "did you mean problem? the columns are problem, solution, answer"),
         (["in.jsonl", "--sample", "41"], "--sample 41: only 40 questions are left"),
         (["in.jsonl", "--extract", "gsm8k"], "nothing is left of 40 rows for --out: 40 no answer"),
-        (["in.jsonl", "--held-out", "h.jsonl", "--held-out-share", "0.0001"], "nothing is left of 40 rows for --held-out"),
+        (["in.jsonl", "--held-out", "h.jsonl", "--held-out-share", "0.0001"], "for --held-out: 40 questions in all"),
         (["in.jsonl", "--held-out", "out.jsonl"], "is the same file as --out"),
         (["in.jsonl", "--max-tokens", "9"], "need --tokenizer MODEL"),
         (["in.jsonl", "--tokenizer", "no/such/model"], "the tokenizer of no/such/model cannot be loaded"),
@@ -236,3 +287,39 @@ def test_a_disk_that_fills_up_leaves_no_half_file(data, write, tmp_path, monkeyp
         signal.signal(signal.SIGXFSZ, previous)
     assert done.status == 1 and "out.jsonl cannot be written" in done.err
     assert not list(tmp_path.glob("*out.jsonl*"))
+
+
+# ── How every command ends ──
+
+
+def ends(words: list[str], **streams) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "openrlhf_rpo.cli.main", *words], stderr=subprocess.PIPE, **streams)
+
+
+def test_output_that_nobody_reads_ends_silently(write, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = ["data", str(write("in.jsonl", ROWS)), "--out", str(tmp_path / "out.jsonl"), "--question", "problem"]
+    done = ends([*words, "--answer", "answer", "--extract", "none"], stdout=writing)
+    os.close(writing)
+    assert done.returncode == 1 and not any(word in done.stderr for word in (b"Traceback", b"error", b"Broken"))
+
+
+def test_a_name_that_cannot_be_encoded_is_escaped(data, write, tmp_path):
+    name = b"a\xff.jsonl".decode("utf-8", "surrogateescape")
+    words = ["data", str(write("in.jsonl", ROWS)), "--out", str(tmp_path / name)]
+    done = ends(words, stdout=subprocess.PIPE)
+    assert done.returncode == 0 and b"udcff" in done.stdout
+
+
+def test_an_error_of_the_operating_system_names_the_file(capsys):
+    assert guarded(lambda: len(Path("/none/such").read_bytes())) == 1
+    assert capsys.readouterr().err == "error: /none/such: No such file or directory\n"
+    with pytest.raises(OSError, match="a package's own"):
+        guarded(lambda: (_ for _ in ()).throw(OSError("a package's own")))
+
+
+@pytest.mark.parametrize(("value", "shown"), [(999.4, "999"), (999.5, "1,000"), (-999.7, "-1,000"), (0.12345, "0.123")])
+def test_a_number_on_a_terminal_has_no_exponent(capsys, value, shown):
+    Output(False).pairs({"n": value})
+    assert capsys.readouterr().out.split() == ["n", shown]

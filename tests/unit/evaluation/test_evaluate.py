@@ -11,11 +11,13 @@ import pytest
 from lab.testbed import model_dir, write_dataset
 from openrlhf_rpo.cli import evaluate as command
 from openrlhf_rpo.cli.main import main
+from openrlhf_rpo.console import Output
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation import sample
 from openrlhf_rpo.evaluation.benchmarks import BENCHMARKS, rows
 from openrlhf_rpo.evaluation.figures import summary
 from openrlhf_rpo.evaluation.result import ResultError, StudyResult
+from openrlhf_rpo.evaluation.results import show
 from openrlhf_rpo.evaluation.session import prepare, training_args
 
 MODEL = str(model_dir("main"))
@@ -50,6 +52,7 @@ def result(file, scores, settings=SETTINGS, finish=True):
     ("words", "message"),
     [
         ([], "no model"),
+        (["--data", "DATA", MODEL], "name a model folder before all options"),
         ([MODEL], "--data is missing"),
         ([MODEL, "--data", "nowhere.jsonl"], "nowhere.jsonl: there is no such file, and the benchmarks are aime24"),
         ([MODEL, "--data", "DATA", "--pass-k", "8"], "--pass-k 8 needs as many samples"),
@@ -171,16 +174,51 @@ def test_results_are_compared_question_by_question(tmp_path, capsys):
     files = [
         result(tmp_path / "base.json", {"a": [0, 0], "b": [1, 0]}),
         result(tmp_path / "tuned.json", {"b": [1, 1], "a": [1, 0]}),
-        result(tmp_path / "else.json", {"c": [1, 1]}, SETTINGS | {"questions": "others"}),
     ]
     assert main(["eval", "--compare", *files, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     [comparison] = document["comparisons"]
     assert comparison["result"] == "tuned" and comparison["against"] == "base" and comparison["mean"] == 0.5
-    assert [r["figures"]["accuracy"] for r in document["results"]] == [0.25, 0.75, 1.0]
+    assert [r["figures"]["accuracy"] for r in document["results"]] == [0.25, 0.75]
     assert main(["eval", "--compare", *files]) == 0
     shown = capsys.readouterr().out
     assert "+0.500" in shown and "0.500 to 0.500" in shown
+
+
+def test_a_result_that_shares_its_questions_with_no_other_is_named(tmp_path, capsys):
+    """Several data sets of one command are shown without that."""
+    others = SETTINGS | {"questions": "others"}
+    files = [result(tmp_path / "a.json", {"a": [0]}), result(tmp_path / "b.json", {"c": [1]}, others)]
+    assert main(["eval", "--compare", *files]) == 1
+    error = capsys.readouterr().err
+    assert all(f"{file} was not compared: no other result has the same questions" in error for file in files)
+    assert main(["eval", "--compare", files[0]]) == 0
+    show([Path(file) for file in files], Output(False), to_compare=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"figures": {}},
+        {"settings": {}},
+        {"parts": {"a": {}}},
+        {"parts": {"a": {"scores": []}}},
+        {"parts": []},
+        {"command": None},
+    ],
+)
+def test_a_damaged_result_is_one_message(tmp_path, capsys, change):
+    file = Path(result(tmp_path / "a.json", {"a": [0]}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert main(["eval", "--compare", str(file)]) == 1
+    assert f"error: {file} is damaged" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_sampled(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sample, "_complete", lambda *_: pytest.fail("sampled"))
+    (tmp_path / "file").touch()
+    assert main(["eval", MODEL, "--data", data, "--out", str(tmp_path / "file" / "out")]) == 1
+    assert "cannot be made: Not a directory" in capsys.readouterr().err
 
 
 def test_results_of_other_sampling_are_not_compared(tmp_path, capsys):

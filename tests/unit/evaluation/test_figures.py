@@ -50,3 +50,10 @@ def test_pairs_are_made_by_question_not_by_place():
 def test_other_questions_cannot_be_compared():
     with pytest.raises(ValueError, match="2 and 1, of which 1 are the same"):
         compare({"a": part(1), "b": part(1)}, {"a": part(1)})
+
+
+@pytest.mark.parametrize(("n", "significant"), [(1, False), (5, False), (6, True)])
+def test_a_few_questions_are_not_significant_although_all_are_better(n, significant):
+    ours, theirs = ({str(i): part(score) for i in range(n)} for score in (1, 0))
+    found = compare(ours, theirs)
+    assert (found["low"], found["better"], found["significant"]) == (1, n, significant)

@@ -66,3 +66,12 @@ def test_a_number_that_is_not_finite_never_reaches_the_file(tmp_path):
     with pytest.raises(ValueError):
         result.add("b", math.nan)
     assert read(result.file)["parts"] == {"a": 1.0}
+
+
+def test_a_result_that_cannot_be_written_is_an_error_of_the_users(tmp_path):
+    (tmp_path / "file").touch()
+    result = StudyResult.open(tmp_path / "file" / "r.json", "cuts", SETTINGS)
+    with pytest.raises(ResultError, match="r.json cannot be written"):
+        result.check_writable()
+    with pytest.raises(ResultError, match="r.json cannot be written"):
+        result.add("a", 1)

@@ -141,7 +141,9 @@ def test_the_page_and_its_data_are_served_on_this_machine_alone(ask):
     assert json.loads(ask("/question?id=q0")[2])["paths"]
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "/../page.py", "/question", "/question?id=none", "/data?after=x"])
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "/../page.py", "/question", "/question?id=none", "/data?after=x", "http://[bad/"]
+)
 def test_what_is_not_there_is_not_found(ask, path):
     assert ask(path)[0] == 404
 

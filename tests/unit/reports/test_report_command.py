@@ -181,7 +181,9 @@ def test_watch_refuses_event_files_a_busy_port_and_no_interval(run, tmp_path, ca
     (tmp_path / "plain" / PLAIN).write_bytes(b"")
     assert main(["watch", str(tmp_path / "plain")]) == 1
     assert "tensorboard --logdir" in capsys.readouterr().err
-    assert main(["watch", str(run), "--interval", "0"]) == 1
+    for interval in ("0", "nan", "inf", "1e9"):
+        assert main(["watch", str(run), "--interval", interval]) == 1
+        assert "from 0.2 to 86400 seconds" in capsys.readouterr().err
     assert main(["watch", str(run), "--port", "99999"]) == 1
     assert "choose another one, or 0 for a free one" in capsys.readouterr().err
 

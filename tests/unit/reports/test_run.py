@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.errors import UsageError
@@ -109,6 +110,41 @@ def test_a_plain_run_is_read_under_our_names(plain_folder):
     assert run.series("rpo/score") == pytest.approx([0.4, 0.5, 0.6, 0.7])
     assert run.series("timing/rollout") == [6] * 4 and run.series(STEP_SECONDS) == [8] * 4
     assert "no path cache" in run.notes[0]
+
+
+def log(folder, steps):
+    with SummaryWriter(folder) as writer:
+        for step in steps:
+            for name in ("rollout/response_length_mean", "rollout/num_samples", "timing/step_total"):
+                writer.add_scalar(f"train/{name}", 10.0, step)
+            writer.add_scalar("eval/eval_default_pass1", 0.5 + step / 100, step)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"), [((5, 10, 15), "Logged every 5 steps"), ((1, 2, 4), "Only 3 of 4 steps are logged"), ((1, 2), None)]
+)
+def test_steps_that_are_not_logged_leave_the_totals_unknown(tmp_path, steps, words):
+    run = read_event_files(log(tmp_path, steps), "plain")
+    known = words is None
+    assert any("unknown" in note for note in run.notes) != known
+    assert known or run.notes[1] == f"{words}: totals of tokens and seconds are unknown."
+    for cost in ("tokens", "seconds"):
+        assert len(accuracy_by(run, cost)) == (2 if known else 0)
+    assert run.series("rpo/generated_tokens") == [10] * len(steps)
+
+
+def test_an_event_file_that_is_cut_or_damaged_is_named_with_its_last_step(tmp_path):
+    [file] = log(tmp_path, (1, 2, 3, 4)).iterdir()
+    whole = file.read_bytes()
+    assert len(read_event_files(tmp_path, "plain").notes) == 1
+    content = bytearray(whole)
+    content[len(whole) // 2] ^= 255
+    for broken in (whole[:-9], bytes(content)):
+        file.write_bytes(broken)
+        run = read_event_files(tmp_path, "plain")
+        [note] = run.notes[1:]
+        assert note == f"{file.name} is damaged or cut short after step {run.latest_step}."
 
 
 def test_event_files_of_several_runs_are_told_apart(tmp_path, plain_folder):
