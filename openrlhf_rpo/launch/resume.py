@@ -87,15 +87,20 @@ def _check_history(cache: PathCache, where: str, tag: str, copy: str) -> None:
     step = step_of(tag)
     try:
         with PathCache.open_to_read(f"{SQLITE}{copy}") as copied:
-            written = copied.records(step - 1)[:1]
+            written = _measured(copied, step)
     except CacheError as error:
         print(f"Note: whether the cache {where} belongs to the checkpoint {tag} is not known: {error}", flush=True)
         return
-    if repr(cache.records(step - 1)[:1]) != repr(written):  # by what was measured, seconds too; NaN equals NaN here
+    if _measured(cache, step) != written:
         raise CacheError(
             f"Path cache {where}: its step {step} is not the one that the checkpoint {tag} was written after: the run went "
             f"on from another checkpoint since. Remove the cache: the copy beside this one, {copy}, then takes its place"
         )
+
+
+def _measured(cache: PathCache, step: int) -> str:
+    """What the record of a step says, seconds included, so that no other run of it says the same; NaN as any text."""
+    return repr([(one.step, one.consumed, sorted(one.metrics.items())) for one in cache.records(step - 1)[:1]])
 
 
 def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, str], tag: str | None) -> None:
