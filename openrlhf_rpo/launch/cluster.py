@@ -238,7 +238,7 @@ def adapt_options(args: SimpleNamespace, device: str) -> None:
         )
     if args.algo.advantage.is_correction_level == "auto":  # plain OpenRLHF keeps its own default
         rounds = args.ds.param_dtype != FLOAT32 and args.rpo.enable
-        # Upstream's gspo (models/loss.py) takes its ratio to the engine then, and clips nearly all that rounding moved.
+        # Upstream's gspo (models/loss.py) then takes its ratio to the engine's log-probs, and rounding alone clips samples.
         args.algo.advantage.is_correction_level = "token" if rounds and args.actor.policy_loss_type != "gspo" else "off"
 
 
