@@ -31,7 +31,9 @@ def test_an_unknown_study_is_refused(capsys):
 
 def test_a_result_of_other_settings_is_one_line_and_status_2(tmp_path, capsys):
     file = tmp_path / "result.json"
-    file.write_text(json.dumps({"format": 1, "study": "other", "settings": {}, "parts": {}, "figures": None}))
+    file.write_text(
+        json.dumps({"format": 1, "study": "other", "settings": {}, "command": "c", "parts": {}, "figures": None})
+    )
     assert main(["study", "init-time", "--out", str(file)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and "'other'" in error and "--out" in error
