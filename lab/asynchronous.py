@@ -32,8 +32,8 @@ from openrlhf_rpo.reports.comparison import at
 
 
 def times_faster(ours: uses.BySeed, theirs: uses.BySeed) -> float | None:
-    """Seconds of steps; None unless both runs had the machine to themselves."""
-    return theirs["seconds"] / ours["seconds"] if ours["quiet"] and theirs["quiet"] else None
+    """By seconds of steps; None unless both runs had the machine to themselves."""
+    return uses.seconds(theirs, ours)
 
 
 def at_equal_tokens(ours: uses.BySeed, theirs: uses.BySeed) -> float:

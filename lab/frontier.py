@@ -132,7 +132,8 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
         check_folder(one.job.run, one.job.words, one.job.data)
     list(in_turn([one.job for one in cells if not finished(one.job.run)], args.at_once))
     results = [(one, figures_of(one, args.samples[1])) for one in cells]
-    several, levels = bool(args.lr or args.shape or args.passes != [1]), dict[str, Any]()
+    levels: dict[str, Any] = {}
+    several = args.lr or args.shape or args.passes != [1]
     for level, some in chosen.items():
         levels[level] = {"base": base_accuracy(level, [figures for one, figures in results if one.level == level])}
         for arm in some:

@@ -30,8 +30,13 @@ def ratio(figure: str) -> Compare:
     return lambda ours, theirs: ours[figure] / theirs[figure]
 
 
+def seconds(ours: BySeed, theirs: BySeed) -> float | None:
+    """The ratio of the seconds of steps; None unless both runs had the machine to themselves."""
+    return ours["seconds"] / theirs["seconds"] if ours["quiet"] and theirs["quiet"] else None
+
+
 AGAINST: dict[str, Compare] = {
-    "seconds": lambda ours, theirs: ours["seconds"] / theirs["seconds"] if ours["quiet"] and theirs["quiet"] else None,
+    "seconds": seconds,
     "tokens": ratio("tokens"),
     "length": ratio("length"),
     "accuracy": lambda ours, theirs: ours["accuracy"] - theirs["accuracy"],

@@ -27,6 +27,17 @@ def replacing(target: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def unwritable(file: Path) -> str | None:
+    """Why a file cannot be written, or None if it can; makes its folder."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{file.parent} cannot be made: {error.strerror}"
+    if file.is_dir():
+        return "it is a folder"
+    return None if os.access(file.parent, os.W_OK) else f"{file.parent} is not writable"
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or a folder's list of names, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)

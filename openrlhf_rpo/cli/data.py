@@ -1,12 +1,12 @@
 """``openrlhf-rpo data``: make a training file from data sets."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from openrlhf_rpo.durable import unwritable
 from openrlhf_rpo.errors import UsageError
 
 
@@ -78,14 +78,8 @@ def check(args: argparse.Namespace) -> None:
 
 
 def _check_writable(file: Path, flag: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{flag} {file}: {file.parent} cannot be made: {error.strerror}") from error
-    if file.is_dir():
-        raise UsageError(f"{flag} {file}: it is a folder")
-    if not os.access(file.parent, os.W_OK):
-        raise UsageError(f"{flag} {file}: {file.parent} is not writable")
+    if why := unwritable(file):
+        raise UsageError(f"{flag} {file}: {why}")
 
 
 def prepare(args: argparse.Namespace, out: Any) -> None:

@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from openrlhf_rpo.durable import replacing
+from openrlhf_rpo.durable import replacing, unwritable
 from openrlhf_rpo.errors import UserError
 
 FORMAT = 1
@@ -68,15 +68,8 @@ class StudyResult:
 
     def check_writable(self) -> None:
         """Make the folder, before anything is measured. Raises ResultError if the file cannot be written there."""
-        folder = self.file.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResultError(f"{self.file} cannot be written: {folder} cannot be made: {error.strerror}") from error
-        if self.file.is_dir():
-            raise ResultError(f"{self.file} cannot be written: it is a folder")
-        if not os.access(folder, os.W_OK):
-            raise ResultError(f"{self.file} cannot be written: {folder} is not writable")
+        if why := unwritable(self.file):
+            raise ResultError(f"{self.file} cannot be written: {why}")
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """The unfinished ones of ``names``, in order."""
