@@ -86,9 +86,8 @@ def accepted(then: Sequence[float], now: Sequence[float], lenience: float, gener
     q, p = np.asarray(then, np.float64), np.asarray(now, np.float64)
     with np.errstate(invalid="ignore"):  # -inf - -inf
         ratio = math.log(lenience) + p - q
-    doubtful = np.flatnonzero(~(ratio >= 0))
-    drawn = np.random.default_rng(generator.getrandbits(64)).random(len(doubtful))
-    rejected = doubtful[~(np.log1p(-drawn) <= ratio[doubtful])]  # 1 - u is in (0, 1]
+    noise = np.random.default_rng(generator.getrandbits(64)).random(len(ratio))  # the same whatever the lenience
+    rejected = np.flatnonzero(~(np.log1p(-noise) <= ratio))  # 1 - noise is in (0, 1]
     return int(rejected[0]) if len(rejected) else len(now)
 
 
