@@ -3,6 +3,8 @@ r"""Accuracy of a mathematical answer: 1.0 if it equals the label, else 0.0.
 The answer is the content of the last \boxed{...} in the response or, without a box, what follows an anchor such as "the
 final answer is". A number elsewhere in the text does not count, so a truncated response is not rewarded by luck. Answers are
 equal if their text is, or if math-verify (https://github.com/huggingface/Math-Verify) says so: \frac{84}{2} equals 42.
+What it misreads is written anew for it: 12\,345, which it would multiply, and 4.5e33, which has both meanings then, as e may
+be Euler's number. It compares six decimals, so two plain numbers must also be within a thousandth of each other.
 
 Degenerate cases: no answer, an empty or unclosed box, or an expression that cannot be parsed or compared in time
 (\boxed{9^{9^{9}}}) gives 0.0. With a label that cannot be parsed only the same text in the box gives 1.0; ``unparsable``
@@ -12,12 +14,21 @@ finds such labels before a run starts. (The reference gives every response 1.0 t
 import re
 import threading
 from collections.abc import Iterable
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
 _BOX = re.compile(r"\\boxed\s*\{")
+# 12\,345 and 12 345 678; not 1.234 567
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|[~ \u00a0\u2009\u202f])\d{3})+(?!\d)")
+# 4.5, 4.5e33, $4.5 \times 10^{33}$
+_DIGITS, _POWER = r"(\d+\.?\d*|\.\d+)", r"([+-]?\d{1,4})"
+_NUMBER = re.compile(
+    rf"\$?\s*([+-]?)\s*{_DIGITS}(?:[eE]{_POWER}|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*{_POWER}\s*\}}?)?\s*\$?"
+)
+_EXPONENT = re.compile(rf"(?<![\w.\\]){_DIGITS}[eE]{_POWER}(?![\w.])")
 _ANSWER = (
     LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False),
     ExprExtractionConfig(try_extract_without_anchor=False),
@@ -36,9 +47,11 @@ def math_reward(response: str, label: str) -> float:
         return 1.0
     if box == "":
         return 0.0
-    answer = _parse(response if box is None else _boxed(box.removesuffix(".")), _ANSWER)
+    answer = _parse(response, _ANSWER) if box is None else _read(box.removesuffix("."))
     gold = _gold(label) if answer else ()
-    return float(bool(gold) and verify(list(gold), answer, timeout_seconds=_seconds()))
+    if not gold or box is not None and _apart(box, label):
+        return 0.0
+    return float(verify(list(gold), answer, timeout_seconds=_seconds()))
 
 
 def parses(label: str) -> bool:
@@ -58,22 +71,46 @@ def last_boxed(text: str) -> str | None:
         start = match.end()
     if start is None:
         return None
-    depth = 1
+    depth, escaped = 1, False
     for i in range(start, len(text)):
-        if text[i] in "{}" and text[i - 1] != "\\":
+        if text[i] in "{}" and not escaped:
             depth += 1 if text[i] == "{" else -1
         if depth == 0:
             return text[start:i].strip()
+        escaped = text[i] == "\\" and not escaped  # not behind \\\\, which ends a line
     return ""
 
 
 @lru_cache(maxsize=4096)  # a group's samples share their label
 def _gold(label: str) -> tuple[Any, ...]:
-    return tuple(_parse(_boxed(label), _ANSWER) or _parse(label, _ANYWHERE)) if label.strip() else ()
+    return tuple(_read(label) or _parse(label, _ANYWHERE)) if label.strip() else ()
+
+
+def _read(expression: str) -> list[Any]:
+    """What an answer or a label may mean."""
+    plain = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), expression)
+    texts = dict.fromkeys((plain, _EXPONENT.sub(_power, plain)))
+    return [meaning for text in texts for meaning in _parse(_boxed(text), _ANSWER)]
+
+
+def _power(found: re.Match[str]) -> str:
+    return f"{found[1]} \\times 10^{{{int(found[2])}}}"
 
 
 def _boxed(expression: str) -> str:
     return f"\\boxed{{{expression}}}"
+
+
+def _apart(answer: str, label: str) -> bool:
+    """Whether both are plain numbers more than a thousandth apart."""
+    one, other = _number(answer), _number(label)
+    return None not in (one, other) and abs(one - other) > abs(other) / 1000
+
+
+def _number(text: str) -> Decimal | None:
+    """The number that a text is, written plainly; None for anything else."""
+    found = _NUMBER.fullmatch(text.strip())
+    return found and Decimal(f"{found[1]}{found[2]}e{found[3] or found[4] or 0}")
 
 
 def _parse(text: str, config: tuple[Any, ...]) -> list[Any]:

@@ -26,6 +26,14 @@ from openrlhf_rpo.rewards.math import last_boxed, math_reward, parses, unparsabl
         ("The final answer is $42$.", "42"),
         ("the answer is 42", "42"),
         (r"\boxed{Monday}", "Monday"),
+        (r"\boxed{12\,345}", "12345"),
+        (r"\boxed{1\ 000\ 000}", "$1000000$"),
+        (r"\boxed{1000}", r"1\,000"),
+        (r"\boxed{4.5 \times 10^{33}}", "4.5e33"),
+        (r"\boxed{7.5e7}", "75000000"),
+        (r"\boxed{6 \cdot 10^{-7}}", "6e-7"),
+        (r"\boxed{2e - 3}", "2e-3"),  # Euler's number
+        (r"\boxed{0.333333}", r"\frac{1}{3}"),
     ],
 )
 def test_an_equal_answer_is_worth_1(response, label):
@@ -44,6 +52,10 @@ def test_an_equal_answer_is_worth_1(response, label):
         (r"\boxed{42}, no: \boxed{41}", "42"),
         (r"\boxed{42", "never parsed: ???"),
         (r"\boxed{42}", ""),
+        (r"\boxed{10\,000}", "0"),
+        (r"\boxed{0.0000001}", "0.0000005"),
+        (r"\boxed{1.7 \times 10^{-19}}", r"$1.6 \times 10^{-19}$"),
+        (r"\boxed{1e-7}", "0"),
     ],
 )
 def test_no_or_another_answer_is_worth_0(response, label):
@@ -94,6 +106,7 @@ def test_any_text_has_a_box_or_none_and_a_reward(text):
         (r"\boxed{\frac{1}{2}} done", r"\frac{1}{2}"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed {7}", "7"),
+        (r"\boxed{\begin{matrix}1\\{2}\end{matrix}} and {5}", r"\begin{matrix}1\\{2}\end{matrix}"),
         ("none", None),
         (r"\boxed{\frac{1}{2}", ""),
     ],
