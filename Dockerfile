@@ -31,8 +31,9 @@ HEALTHCHECK --interval=60s --timeout=30s CMD [".venv/bin/openrlhf-rpo", "--versi
 CMD ["make", "demo"]
 
 FROM ${CUDA} AS gpu
+# ssh and rsync are what Ray's launcher reaches nodes with, from inside the head's container; KubeRay's probes call wget.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends build-essential git libnuma1 python3-dev python3-venv \
+    && apt-get install -y --no-install-recommends build-essential git libnuma1 openssh-client python3-dev python3-venv rsync wget \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 rpo \
     && install -d -o rpo /opt/venv

@@ -5,9 +5,9 @@
 # ray start --address=FIRST:6379. RUN, which every node writes to, is on storage that they share. The path cache is not: as
 # an SQLite file it needs a local disk of the node on which the job's driver runs (the first node, unless Ray was told
 # otherwise; a PostgreSQL database is reached from any: docs/cache.md).
-# Folders: $HOME/runs/rpo-grpo-7b-2-nodes, or RUN; the cache is /var/tmp/rpo-grpo-7b-2-nodes.db, or CACHE, an absolute file
-# name; remove a left-over one before resuming on a node that ran this before (docs/cluster.md). Further flags are passed
-# on. Not run on GPUs in this release.
+# Folders: $HOME/runs/rpo-grpo-7b-2-nodes, or RUN; the cache is /var/tmp/rpo-grpo-7b-2-nodes.db (RUN's last name), or CACHE,
+# an absolute file name; remove a left-over one before resuming on a node that ran this before (docs/cluster.md). Further
+# flags are passed on. Not run on GPUs in this release.
 set -euo pipefail
 export RUN="${RUN:-$HOME/runs/rpo-grpo-7b-2-nodes}"
 
@@ -15,5 +15,5 @@ export RUN="${RUN:-$HOME/runs/rpo-grpo-7b-2-nodes}"
     --actor.num_nodes 2 \
     --ref.num_nodes 2 \
     --vllm.num_engines 16 \
-    --rpo.cache.url "sqlite:///${CACHE:-/var/tmp/rpo-grpo-7b-2-nodes.db}" \
+    --rpo.cache.url "sqlite:///${CACHE:-/var/tmp/$(basename "$RUN").db}" \
     "$@"

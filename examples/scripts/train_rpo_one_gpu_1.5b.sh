@@ -3,7 +3,8 @@
 # samples), so four epochs are 1,750 smaller steps. Not the paper's batch. All weights are trained; an adapter is in
 # train_rpo_lora_one_gpu_1.5b.sh.
 #
-# Needs: one GPU of 80 GB and 64 GB of main memory, otherwise what train_rpo_grpo_1.5b.sh needs.
+# Needs: one GPU of 80 GB, 64 GB of main memory and nvcc of CUDA 13, with which DeepSpeed compiles this optimizer; otherwise
+# what train_rpo_grpo_1.5b.sh needs.
 # Folder: $HOME/runs/rpo-one-gpu-1.5b, or RUN. Further flags are passed on. Not run on GPUs in this release.
 set -euo pipefail
 export RUN="${RUN:-$HOME/runs/rpo-one-gpu-1.5b}"

@@ -1,5 +1,6 @@
 """Ray for a run: the devices that a command needs, the connection, and failures of the cluster."""
 
+import json
 import os
 import socket
 import time
@@ -13,6 +14,7 @@ from openrlhf_rpo.errors import UsageError, end_on_term
 from openrlhf_rpo.launch.failures import chain_of
 from openrlhf_rpo.platform.cpu import FLOAT32, has_nvcc
 
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what a submitted job was given, as JSON
 Need = tuple[str, int, str]  # component, number of devices, the flags that set it
 
 
@@ -118,6 +120,9 @@ def _workers() -> dict[str, Any]:
         "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"),
         **platform.worker_env(),
     }
+    # Ray refuses a variable that the job's own runtime_env has, even with the same value.
+    of_job = json.loads(os.environ.get(JOB_CONFIG, "{}")).get("runtime_env", {}).get("env_vars", {})
+    environment = {name: value for name, value in environment.items() if of_job.get(name) != value}
     runtime_env = {"worker_process_setup_hook": platform.SETUP_HOOK, "env_vars": environment}
     return {"runtime_env": runtime_env, "job_config": job}
 

@@ -22,6 +22,8 @@ SUITE = "bookworm"
 """Of the cpu target's base; Ubuntu's packages have the same names."""
 IN_BASE = {"cpu": "python3-dev python3-venv", "gpu": ""}
 """What else the base images have that the layers count on."""
+CALLED = {"cpu": [], "gpu": ["rsync", "ssh", "wget"]}
+"""What Ray's launcher and KubeRay call in a container (ray/autoscaler/_private/command_runner.py, KubeRay's probes)."""
 OUTSIDE = {
     "-r requirements/gpu.lock": "wheels for Python 3.12 and CUDA, 9 GB; make lint resolves the lock",
     "FLASH_ATTN": "compiled with nvcc",
@@ -158,3 +160,5 @@ def test_every_layer_finds_what_it_needs(bare, stage):
         if not any(part in rest for part in OUTSIDE) or word == "ARG":
             image.take(word, rest)
     image.run("sh", "-c", "PATH=.venv/bin:$PATH python -c 'import openrlhf_rpo'")
+    for program in CALLED[stage]:
+        image.run("sh", "-c", f"command -v {program}")

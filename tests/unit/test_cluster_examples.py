@@ -169,7 +169,8 @@ def job_command() -> list[str]:
 
 STAND_INS = {
     "scontrol": "echo gpu-1; echo gpu-2",
-    "srun": 'for word; do case $word in --*) shift ;; *) break ;; esac; done; exec "$@"',
+    "srun": 'printf "%s\\0" "$@" > "$RECORD/srun.$$"; '
+    'for word; do case $word in --*) shift ;; *) break ;; esac; done; exec "$@"',
     # Waits for both nodes, which start in the background.
     "timeout": 'for _ in $(seq 200); do set -- "$RECORD"/ray.*; [ $# = 2 ] && exit; sleep 0.1; done; exit 1',
     "ray": 'printf "%s\\0" "$@" > "$RECORD/new.$$" && mv "$RECORD/new.$$" "$RECORD/ray.$$"',
@@ -190,7 +191,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp), "RECORD": str(record), "VENV": str(tmp / "venv"), "TMPDIR": str(tmp)}
     env |= {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "gpu-[1-2]", "SLURM_CPUS_PER_TASK": "64", "SLURM_GPUS_PER_NODE": "8"}
     subprocess.run(["bash", FOLDER / "train.sbatch", "--train.seed", "7"], env=env, cwd=tmp, check=True, timeout=30)
-    calls: dict[str, list[list[str]]] = {"ray": [], "python": []}
+    calls: dict[str, list[list[str]]] = {"srun": [], "ray": [], "python": []}
     for file in record.iterdir():
         calls[file.name.split(".")[0]].append(file.read_text().split("\0")[:-1])
     return calls
@@ -200,6 +201,7 @@ def test_slurm_starts_ray_on_every_node_and_the_command_on_one(slurm):
     starts = sorted(slurm["ray"], key=lambda words: "--head" not in words)
     assert [("--head" in words, "--num-gpus=8" in words) for words in starts] == [(True, True), (False, True)]
     assert "--port=20077" in starts[0] and "--address=gpu-1:20077" in starts[1]
+    assert len(slurm["srun"]) == 4 and all("--cpus-per-task=64" in words for words in slurm["srun"])  # of sbatch it has none
     [words] = slurm["python"]
     assert words[-1] == "gpu-1:20077"
     assert parse(options_of(words[:-1])).train.seed == 7

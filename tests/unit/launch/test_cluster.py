@@ -1,12 +1,14 @@
 """How many devices a command needs, held against what OpenRLHF's own ``train`` asks Ray for."""
 
 import importlib
+import json
 import os
 import sys
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from ray.runtime_env.runtime_env import _merge_runtime_env
 
 from lab.testbed import model_dir
 from openrlhf_rpo import platform
@@ -209,6 +211,18 @@ def test_workers_do_not_import_from_a_folder_that_the_driver_does_not_import_fro
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     cluster.connect(parse(), "cpu")
     assert fake_ray.init.call_args.kwargs["job_config"] == SimpleNamespace()
+
+
+def test_a_job_may_set_variables_that_the_command_sets_too(monkeypatch):
+    job = {"env_vars": {"NCCL_DEBUG": "INFO", "HF_HOME": "/shared"}}
+    monkeypatch.setenv(cluster.JOB_CONFIG, json.dumps({"runtime_env": job}))
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")  # as Ray does for the command of such a job
+    merged = _merge_runtime_env(job, cluster._workers()["runtime_env"])
+    assert (
+        merged["env_vars"].items() >= {"NCCL_DEBUG": "INFO", "HF_HOME": "/shared", "TOKENIZERS_PARALLELISM": "true"}.items()
+    )
+    monkeypatch.setenv(cluster.JOB_CONFIG, "{}")
+    assert _merge_runtime_env(job, cluster._workers()["runtime_env"]) is None  # what Ray refuses
 
 
 # ── The device ──
