@@ -45,13 +45,13 @@ def read_rows(file: Path, columns: list[str] | None = None) -> Iterator[Row]:
 
 
 def column_names(file: Path) -> list[str]:
-    """The columns of a file; for JSONL, those of its first row. Raises ExchangeError."""
+    """The columns of a file; for JSONL, those of any row. Raises ExchangeError."""
     if _suffix(file) in PARQUET:
         try:
             return pq.read_schema(file).names
         except (OSError, pa.ArrowException, ValueError) as error:
             raise ExchangeError(f"{file} cannot be read: {error}") from error
-    return list(next(read_rows(file), {}))
+    return list(dict.fromkeys(name for row in read_rows(file) for name in row))
 
 
 def batched(rows: Iterable[Any], size: int = _ROWS) -> Iterator[list[Any]]:
@@ -94,7 +94,7 @@ def _read_parquet(file: Path, columns: list[str] | None) -> Iterator[Row]:
 
 
 def _read_jsonl(file: Path, columns: list[str] | None) -> Iterator[Row]:
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(iter(lambda: lines.readline(_LONGEST), ""), 1):
             if len(line) == _LONGEST:
                 raise ExchangeError(f"{file}, line {number}: longer than {_LONGEST:,} characters")
@@ -105,5 +105,5 @@ def _read_jsonl(file: Path, columns: list[str] | None) -> Iterator[Row]:
             except (ValueError, RecursionError) as error:  # also numbers and nesting beyond what Python reads
                 raise ExchangeError(f"{file}, line {number}: {error}") from error
             if not isinstance(row, dict):
-                raise ExchangeError(f"{file}, line {number}: expected a JSON object, not {type(row).__name__}")
+                raise ExchangeError(f"{file}, line {number}: expected one JSON object a line, not a {type(row).__name__}")
             yield row if columns is None else {name: row[name] for name in columns if name in row}

@@ -61,8 +61,10 @@ def check(args: argparse.Namespace) -> None:
     for flag, file in outputs:
         if file.suffix not in SUFFIXES:
             raise UsageError(f"{flag} {file}: the name must end in .jsonl or .parquet")
-        if any(is_file(name) and Path(name).resolve() == file.resolve() for name in args.sources):
-            raise UsageError(f"{flag} {file} is also read: write to another file")
+        whole = file.resolve()
+        for source in map(Path, args.sources):
+            if is_file(str(source)) and source.resolve() == whole or source.is_dir() and source.resolve() in whole.parents:
+                raise UsageError(f"{flag} {file} is also read: write to another {'folder' if source.is_dir() else 'file'}")
         if file.exists() and not args.force:
             raise UsageError(f"{flag} {file} exists: replace it with --force, or write to another file")
         _check_writable(file, flag)

@@ -72,6 +72,8 @@ def _check(name: str, flag: str) -> None:
     path = Path(name)
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if file.suffix in _CHECKS and file.is_file()]
+        if not files:
+            raise UsageError(f"{flag} {name}: no file in this folder has a name that ends in {', '.join(_CHECKS)}".strip())
     elif path.exists():
         files = [path]
     elif path.suffix in _CHECKS or name.startswith((".", "/", "~")) or name.count("/") > 1:

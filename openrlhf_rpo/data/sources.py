@@ -55,6 +55,7 @@ def _load_file(name: str) -> Any:
 
 
 def _header(name: str) -> list[str]:
-    """The first row that is not blank, as ``datasets`` takes it."""
+    """The first row that is not blank, as ``datasets`` takes it; pandas names a column without a name, such as its index."""
     with open(name, encoding="utf-8-sig", newline="") as lines:
-        return next(filter(None, csv.reader(lines)), [])
+        first = next(filter(None, csv.reader(lines)), [])
+    return [column or f"Unnamed: {number}" for number, column in enumerate(first)]

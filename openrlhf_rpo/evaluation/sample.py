@@ -60,7 +60,9 @@ def evaluate_all(args: argparse.Namespace) -> list[Path]:
             for subject, name in _subjects(args, data, Path(folder))
         ]
     if len({evaluation.result.file for evaluation in every}) < len(every):
-        raise UsageError("two of these models and data sets would write the same result: give them other folder names")
+        raise UsageError(
+            "two of these models and data sets would write the same result: give their folders or files other names"
+        )
     _check_lengths(every)
     for evaluation in every:
         evaluation.result.check_writable()

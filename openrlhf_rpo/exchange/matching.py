@@ -4,11 +4,15 @@ First by question id, a hash of the rendered prompt and the label. If that diffe
 data set's text and the label, or by a unique text alone if the source has no labels.
 """
 
+import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 from openrlhf_rpo.exchange.portable import PortablePath
 from openrlhf_rpo.types import Question
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d{1,4})?")
 
 
 class QuestionIndex:
@@ -16,12 +20,12 @@ class QuestionIndex:
 
     def __init__(self, questions: Iterable[Question]) -> None:
         self._by_id: dict[str, Question] = {}
-        self._by_label: dict[tuple[str, str], list[Question]] = {}
+        self._by_label: dict[tuple[str, str | Decimal], list[Question]] = {}
         self._by_text: dict[str, list[Question]] = {}
         for question in questions:
             self._by_id[question.question_id] = question
             for text in {question.text, question.prompt}:
-                self._by_label.setdefault((text, question.label), []).append(question)
+                self._by_label.setdefault((text, _same(question.label)), []).append(question)
                 self._by_text.setdefault(text, []).append(question)
 
     def find(self, path: PortablePath) -> Question | None:
@@ -33,8 +37,13 @@ class QuestionIndex:
         if path.label is None:
             found = self._by_text.get(path.question, [])
         else:
-            found = self._by_label.get((path.question, path.label), [])
+            found = self._by_label.get((path.question, _same(path.label)), [])
         return found[0] if len(found) == 1 else None
+
+
+def _same(label: str) -> str | Decimal:
+    """A number by its value: ``datasets`` reads 5 as 5.0 in a column that also has fractions."""
+    return Decimal(label) if _NUMBER.fullmatch(label) else label
 
 
 def question_text(value: Any) -> str:

@@ -72,7 +72,7 @@ def test_a_broken_file_is_named_with_the_line(tmp_path):
     with pytest.raises(ExchangeError, match=r"a.jsonl, line 3: Expecting value"):
         list(read_rows(tmp_path / "a.jsonl"))
     (tmp_path / "b.jsonl").write_text("[1]\n")
-    with pytest.raises(ExchangeError, match=r"b.jsonl, line 1: expected a JSON object, not list"):
+    with pytest.raises(ExchangeError, match=r"b.jsonl, line 1: expected one JSON object a line, not a list"):
         list(read_rows(tmp_path / "b.jsonl"))
     (tmp_path / "c.parquet").write_text("PAR1")
     with pytest.raises(ExchangeError, match=r"c.parquet cannot be read"):

@@ -227,10 +227,23 @@ def test_a_file_that_exists_is_replaced_on_request_only(data, write, tmp_path):
     assert data(source, "--force").status == 0 and len(read(tmp_path / "out.jsonl")) == 40
 
 
-def test_what_is_read_is_never_written_over(data, write):
+def test_what_is_read_is_never_written_over(data, write, tmp_path):
     source = write("in.jsonl", ROWS)
     done = data(source, "--force", out=source)
-    assert done.status == 1 and "is also read" in done.err
+    assert done.status == 1 and "is also read: write to another file" in done.err
+    done = data(tmp_path, "--force", out=source)
+    assert done.status == 1 and "is also read: write to another folder" in done.err
+
+
+def test_a_folder_without_a_data_file_is_refused(tmp_path):
+    (tmp_path / "train.tsv").write_text("question\tanswer\n1+1?\t2\n")
+    with pytest.raises(UsageError, match="no file in this folder has a name that ends in .jsonl"), readable([str(tmp_path)]):
+        pass
+
+
+def test_a_csv_file_may_have_the_index_of_pandas(data, tmp_path):
+    (tmp_path / "in.csv").write_text(",question,answer\n0,7?,007\n")
+    assert data(tmp_path / "in.csv").status == 0 and read(tmp_path / "out.jsonl") == [{"question": "7?", "answer": "007"}]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,12 @@ def test_worked_solutions_come_with_their_question_and_label(tmp_path):
     assert [(p.question, p.label, p.text) for p in source.paths("any")] == [("1+1?", "2", "2"), ("2+2?", "4", "")]
 
 
+def test_any_row_may_be_the_first_with_a_column(tmp_path):
+    file = jsonl(tmp_path / "a.jsonl", {"q": "1+1?"}, {"q": "2+2?", "a": 4, "w": "2+2=4"})
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "a.jsonl").read_bytes())
+    assert [(p.label, p.text) for p in parse_source(f"{file}:w", "q", "a").paths("any")] == [("None", ""), ("4", "2+2=4")]
+
+
 # ── Matching ──
 
 
@@ -112,6 +118,7 @@ def index():
         (PortablePath(question_id="unknown", question="3+3?", label="6"), "id3"),
         (PortablePath(question="<u>3+3?", label="6"), "id3"),
         (PortablePath(question="1+1?", label="two"), "id9"),
+        (PortablePath(question="3+3?", label="6.0"), "id3"),  # as ``datasets`` reads 6 beside 6.5
         (PortablePath(question="3+3?"), "id3"),
         (PortablePath(question="1+1?"), None),  # two questions have this text
         (PortablePath(question="3+3?", label="7"), None),
