@@ -32,7 +32,7 @@ def source(text: str, must_exist: bool = True) -> Source:
     name, where = _name_and_place(text)
     url = database_url(where)
     if "://" in where or os.path.isfile(url.removeprefix("sqlite:///")):
-        return Source(text, name, cache_place(where), None)
+        return Source(text, name, cache_place(where) if must_exist else url, None)
     events = event_folder(where)
     if events is None and must_exist:
         there = "there is no such file or folder" if not os.path.exists(where) else "it holds neither"

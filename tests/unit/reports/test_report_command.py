@@ -216,11 +216,15 @@ def test_a_page_is_told_why_a_question_cannot_be_shown(run):
 
 
 @pytest.mark.parametrize(
-    ("watched", "above"), [("new/checkpoints", "new"), ("new", "new"), ("name=new", "new"), ("new=1", "new=1")]
+    ("watched", "above"),
+    [
+        *(("new/checkpoints", "new"), ("new", "new"), ("name=new", "new"), ("new=1", "new=1")),
+        ("sqlite:///{here}/new/checkpoints/rpo_cache.db", "new"),
+    ],
 )
 def test_a_run_whose_folder_is_not_there_yet_is_shown_once_it_begins(tmp_path, monkeypatch, watched, above):
     monkeypatch.chdir(tmp_path)
-    one = source(watched, must_exist=False)
+    one = source(watched.format(here=tmp_path), must_exist=False)
     live = watch.live_run(names([one])[0], one.text, None)
     folder = tmp_path / above / "checkpoints"
     for make in (lambda: None, folder.parent.mkdir, folder.mkdir):
