@@ -30,7 +30,7 @@ def is_label(value: Any) -> bool:
 
 
 def as_text(value: Any) -> str:
-    """A label as text. A number has no exponent, because the math reward reads 1e-05 as e - 5; a date is in ISO form."""
+    """A label as text. A number has no exponent, because 1e-05 may also mean e - 5; a date is in ISO form."""
     if isinstance(value, float | Decimal) and math.isfinite(value):
         return format(Decimal(str(value)), "f")
     if isinstance(value, datetime) and value.timetz() == time():
