@@ -33,7 +33,8 @@ CMD ["make", "demo"]
 FROM ${CUDA} AS gpu
 # ssh and rsync are what Ray's launcher reaches nodes with, from inside the head's container; KubeRay's probes call wget.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends build-essential git libnuma1 openssh-client python3-dev python3-venv rsync wget \
+    && apt-get install -y --no-install-recommends \
+        build-essential git libnuma1 openssh-client python3-dev python3-venv rsync wget \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 rpo \
     && install -d -o rpo /opt/venv
