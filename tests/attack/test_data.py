@@ -111,7 +111,7 @@ def doctor(testbed, data) -> str:
 
 def test_a_folder_is_looked_through(train, tmp_path):
     (tmp_path / "data").mkdir()
-    assert "doesn't contain any data files" in train(data__prompt_dataset=tmp_path / "data")
+    assert "no file in this folder has a name that ends in .jsonl" in train(data__prompt_dataset=tmp_path / "data")
     (tmp_path / "data" / "a.jsonl").write_bytes(GOOD)
     (tmp_path / "data" / "b.jsonl").write_bytes(line("{"))
     assert "data/b.jsonl, line 17: not JSON" in train(data__prompt_dataset=tmp_path / "data")

@@ -69,7 +69,7 @@ def test_two_processes_on_one_cache_are_refused_and_the_first_is_named(url, chil
 
 def test_a_killed_process_leaves_no_lock(url, child) -> None:
     first = child(url, "hold", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    first.stdout.readline()
+    assert first.stdout.readline() == "open\n"
     first.kill()
     first.communicate()
     PathCache.open(url, {}).close()

@@ -2,10 +2,12 @@
 
 import json
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 
+from openrlhf_rpo.cache import inspection
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
@@ -218,14 +220,62 @@ def test_a_cache_that_ends_before_the_checkpoint_is_refused(begun, run):
         resume(run)
 
 
+def damage_step(file: Path | str, step: int) -> None:
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE steps SET consumed = 7 WHERE step = ?", (step,))
+    connection.close()
+
+
 def test_a_damaged_row_is_found_before_the_run_goes_on(begun, run):
     args = begun(3)
     copy = checkpointed(args, 3)
-    with sqlite3.connect(cache_url(args).removeprefix("sqlite:///")) as connection:
-        connection.execute("UPDATE steps SET consumed = 7 WHERE step = 2")
-    connection.close()
-    with pytest.raises(CacheCorrupt, match=f"the record of step 2 is damaged.*the copy {copy} takes its place"):
+    damage_step(cache_url(args).removeprefix("sqlite:///"), 2)
+    with pytest.raises(CacheCorrupt, match=f"the record of step 2 is damaged.*the copy {copy} takes its place") as found:
         resume(run)
+    assert str(found.value).count(str(copy)) == 1
+
+
+def read_only_when_waited_for(monkeypatch) -> None:
+    """From here on every cache is large, and nothing of it is read before somebody waits for that."""
+    waited, inspect, wait = threading.Event(), inspection.Inspection._inspect, inspection.Inspection.wait
+
+    def waiting(self, progress=None):
+        waited.set()
+        wait(self, progress)
+
+    monkeypatch.setattr(inspection, "AT_ONCE", 0)
+    monkeypatch.setattr(inspection.Inspection, "wait", waiting)
+    monkeypatch.setattr(inspection.Inspection, "_inspect", lambda self: inspect(self) if waited.wait(5) else None)
+
+
+def test_of_a_large_cache_every_row_is_read_before_the_run_goes_on(begun, run, monkeypatch):
+    args = begun(3)
+    checkpointed(args, 3)
+    damage_step(cache_url(args).removeprefix("sqlite:///"), 1)
+    read_only_when_waited_for(monkeypatch)
+    with pytest.raises(CacheCorrupt, match="the record of step 1 is damaged"):
+        resume(run)
+
+
+def test_a_copy_that_is_damaged_too_is_not_compared_with(begun, run, capsys):
+    args = begun(3)
+    copy = checkpointed(args, 3)
+    damage_step(copy, 3)
+    resume(run)
+    assert f"belongs to the checkpoint global_step3 is not known: Path cache {copy}" in capsys.readouterr().out
+    damage_step(cache_url(args).removeprefix("sqlite:///"), 2)
+    with pytest.raises(CacheCorrupt, match="the record of step 2 is damaged"):
+        resume(run)
+
+
+def test_the_copy_of_a_damaged_cache_in_another_folder_is_named_once(begun, run, tmp_path):
+    elsewhere = {"rpo__cache__url": f"sqlite:///{tmp_path}/elsewhere/rpo_cache.db"}
+    args = begun(3, **elsewhere)
+    copy = checkpointed(args, 3)
+    damage_step(tmp_path / "elsewhere" / "rpo_cache.db", 2)
+    with pytest.raises(CacheCorrupt, match=f"That copy is {copy}: it is restored once the damaged file is removed") as found:
+        resume(run, **elsewhere)
+    assert str(found.value).count(str(copy)) == 1
 
 
 def test_a_damaged_cache_is_refused_with_the_copy_that_takes_its_place(begun, run, capsys):
@@ -252,8 +302,10 @@ def test_steps_without_the_checkpoints_that_they_had_are_not_removed(begun, run)
 
 
 def test_a_cache_that_went_on_from_another_checkpoint_is_refused(begun, run):
-    args = begun(3)
+    args = begun(2)
     copy = checkpointed(args, 2)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.commit_step(StepRecord(3, 0, 24, {}), [])
     resume(run)
     with PathCache.open(cache_url(args)) as cache:
         cache.rollback(1)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +46,13 @@ class Made:
 
     def go_on(self):
         self.told.append("go on")
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + 60
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert holds()
 
 
 def train(source, made, steps):
@@ -93,9 +101,7 @@ def test_a_queue_is_never_longer_than_its_size():
     source = Ahead(made, PhaseClock(), 2, partial=False)
     source.start(1, 9)
     source.take(1)
-    deadline = time.monotonic() + 5
-    while made.made != [1, 2, 3] and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: made.made == [1, 2, 3])
     time.sleep(0.02)
     assert made.made == [1, 2, 3]
 
@@ -125,18 +131,47 @@ def test_partial_samples_are_stopped_while_the_training_side_has_the_engines():
         assert made.told == ["stop", "go on"] and source.in_flight() == ["half a group"]
 
 
-def test_shares_of_a_step_are_those_of_its_wall_time():
-    made, clock = Made(seconds=0.05), PhaseClock()
+class Stopwatch(PhaseClock):
+    """Says when the training side waits."""
+
+    def __init__(self):
+        super().__init__()
+        self.waiting = threading.Event()
+
+    @contextmanager
+    def __call__(self, phase):
+        with super().__call__(phase):
+            self.waiting.set()
+            yield
+
+
+def test_shares_of_a_step_are_those_of_its_wall_time(monkeypatch):
+    """Of 20 seconds the training side waits from 2 to 5; the rollout side works from 0 to 5 and from 5 to 15."""
+    now, made = [0.0], Made()
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    clock, trained = Stopwatch(), threading.Event()
+
+    def make(step):
+        made.made.append(step)
+        assert (clock.waiting if step == 1 else trained).wait(60)
+        if step == 1:
+            now[0] = 5.0
+        return Batch([OfStep((step, 0))], [], [], {"rollout": 4.5})
+
+    made.make = make
     source = Ahead(made, clock, 1, partial=False)
     source.start(1, 2)
-    clock.start_step()
+    wait_until(lambda: made.made == [1])
+    now[0] = 2.0
     batch = source.take(1)
-    time.sleep(0.1)
+    wait_until(lambda: made.made == [1, 2])
+    now[0] = 15.0
+    trained.set()
     with source.still():
+        now[0] = 20.0
         metrics = source.timing(batch)
-    assert metrics["timing/rollout"] == 0.05 and metrics["timing/waiting"] == pytest.approx(0.05, abs=0.03)
-    assert metrics["timing/step_total"] == pytest.approx(0.15, abs=0.05)
-    assert 0.4 < metrics["rpo/train_busy"] < 0.9 and 0.4 < metrics["rpo/rollout_busy"] < 0.9
+    assert (metrics["timing/step_total"], metrics["timing/waiting"], metrics["timing/rollout"]) == (20, 3, 4.5)
+    assert (metrics["rpo/train_busy"], metrics["rpo/rollout_busy"]) == (pytest.approx(0.85), 0.75)
 
 
 def test_a_side_that_parks_lets_the_other_one_go_first():
@@ -167,10 +202,15 @@ def test_a_side_that_parks_lets_the_other_one_go_first():
 def test_a_batch_that_lacks_questions_waits_for_those_in_flight():
     """``short`` until the first batch is committed: the second one is of the policy after it."""
     made = Made()
-    made.short = False
+    make = made.make
+
+    def takes_all_that_is_left(step):
+        made.short = step == 1
+        return make(step)
+
+    made.make = takes_all_that_is_left
     source = Ahead(made, PhaseClock(), 1, partial=False)
     source.start(1, 2)
-    made.short = True
     source.take(1)
     with source.still():
         made.rollout.gate.version, made.short = 1, False

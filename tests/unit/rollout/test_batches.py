@@ -22,24 +22,35 @@ SCORER = SimpleNamespace(failures=0)
 
 
 class Rollout:
-    """Every group has one sample; ``version(question id)`` is the policy that sampled it, ``scores`` its group's scores."""
+    """``version(question id)`` is the policy that sampled its group, ``scores`` are the scores of that, and whether it
+    ``waits``. A rollout takes 5 seconds, of which it stands still for ``parked``."""
 
-    def __init__(self, config, version=lambda name: 0, scores=lambda name: (0.0, 1.0), scorer=SCORER):
-        self.config, self.version, self.scores = config, version, scores
+    def __init__(
+        self,
+        config,
+        version=lambda name: 0,
+        scores=lambda name: (0.0, 1.0),
+        scorer=SCORER,
+        waits=lambda name: False,
+        parked=0.0,
+    ):
+        self.config, self.version, self.scores, self.waits, self.parked = config, version, scores, waits, parked
         self.gate, self.clock, self.scorer, self.work, self.asked = Gate(), PhaseClock(), scorer, None, []
 
     def awake(self):
         return nullcontext()
 
     def roll_out(self, asked, step, enough):
-        self.clock.add({"cache": 1.0})
+        self.clock.add({"cache": 1.0, "rollout": 5.0})
+        self.gate.parked += self.parked
         self.asked.append([one.question.question_id for one in asked])
         return [self.group(one.question, one.reason, step) for one in asked]
 
     def group(self, question, reason, step):
         parts, scores = (Part(self.version(question.question_id), 1),), self.scores(question.question_id)
         samples = tuple(Sample(Prefix(), (1,), (-1.0,), "stop", score, score, parts=parts) for score in scores)
-        return Group(question, samples, asked=reason, due=step)
+        waits = self.waits(question.question_id)
+        return Group(question, samples, asked=reason, chance=0.5, due=step, waits=waits)
 
     def engine_metrics(self, groups):
         return {"groups": len(groups)}
@@ -50,15 +61,15 @@ def batches(tmp_path):
     with PathCache.open(f"sqlite:///{tmp_path}/cache.db", {}) as cache:
         cache.mark_initialised()
 
-        def make(dynamic=False, asynchronous=True, max_age=1, **rollout):
+        def make(dynamic=False, limits=(0, 1), asynchronous=True, max_age=1, tail=1.0, **rollout):
             config = RPOConfig(method_name="off", method=Off(), async_=AsyncOptions(max_age=max_age))
             args = SimpleNamespace(
                 rollout=SimpleNamespace(batch_size=2),
                 train=SimpleNamespace(async_enable=asynchronous, async_queue_size=1),
-                algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=(0, 1)),
+                algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=limits),
             )
             stream = QuestionStream(QUESTIONS, 3, 2)
-            return Batches(Rollout(config, **rollout), Selection(stream, cache, Off(), None), args)
+            return Batches(Rollout(config, **rollout), Selection(stream, cache, Off(), None, tail), args)
 
         yield make
 
@@ -123,6 +134,14 @@ def test_dynamic_sampling_replaces_groups_that_agree(batches):
     assert made.rollout.asked == [ORDER[:2], ORDER[2:4], ORDER[4:5]]
 
 
+@pytest.mark.parametrize("limits", [(0.5, 1), (0, 0.5)])
+def test_a_group_whose_mean_score_is_a_limit_of_the_range_is_replaced(batches, limits):
+    inside = (limits[0],) * 3 + (limits[1],)
+    made = batches(dynamic=True, limits=limits, scores=lambda name: (0.0, 1.0) if name == ORDER[0] else inside)
+    batch = made.make(1)
+    assert names(batch.kept) == ORDER[1:3] and names(batch.dropped) == ORDER[:1]
+
+
 def test_it_stops_where_too_few_questions_are_left_that_are_not_in_flight(batches):
     made = batches(dynamic=True, scores=lambda name: (1.0, 1.0))
     made.out[0] = set(ORDER[4:])
@@ -142,3 +161,20 @@ def test_the_next_batch_waits_while_its_questions_are_in_flight(batches):
 def test_the_seconds_of_a_batch_are_its_own(batches):
     made = batches()
     assert [made.make(step).seconds["cache"] for step in (1, 2)] == [1.0, 1.0]
+
+
+def test_the_seconds_of_the_rollout_are_without_those_that_it_stood_still(batches):
+    made = batches(parked=2.0)
+    assert [made.make(step).seconds["rollout"] for step in (1, 2)] == [3.0, 3.0]
+
+
+def test_with_a_tail_more_groups_are_begun_and_those_that_wait_come_first_in_the_next_step(batches):
+    late = [ORDER[0], ORDER[2]]
+    made = batches(tail=0.5, waits=lambda name: name in late)
+    batch = made.make(1)
+    assert made.rollout.asked == [ORDER[:4]]
+    assert names(batch.kept) == [ORDER[1], ORDER[3]] and batch.dropped == [] and batch.metrics["groups"] == 2
+    assert names(batch.waiting) == late and [group.begun for group in batch.waiting] == made.begun
+    assert [(group.asked, group.chance, group.due) for group in made.begun] == [("unfinished", None, 2)] * 2
+    late.clear()
+    assert names(made.make(2).kept) == [ORDER[0], ORDER[2]] and made.rollout.asked[1] == [ORDER[0], ORDER[2], *ORDER[4:6]]

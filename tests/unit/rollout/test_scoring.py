@@ -226,7 +226,6 @@ def test_a_retry_goes_to_the_next_server(scorer):
         (lambda n, body: (200, '{"reward": 1}'), "no 'rewards' among the keys ['reward']"),
         (lambda n, body: (200, '{"rewards": [null]}'), "'rewards' is not a number but NoneType"),
         (lambda n, body: (200, '{"rewards": [NaN]}'), "'rewards' is nan, not a finite number"),
-        (lambda n, body: time.sleep(2) or echo(n, body), "no answer within 0.3 s"),
     ],
 )
 def test_a_server_that_misbehaves_is_a_counted_failure(scorer, answer, cause):
@@ -234,11 +233,26 @@ def test_a_server_that_misbehaves_is_a_counted_failure(scorer, answer, cause):
         return answer(n, body) if body["labels"] == ["0"] else echo(n, body)
 
     with server(only_for_0) as (url, _):
-        made = scorer([url], timeout=0.3, max_failure_share=0.5, on_failure=-1.0)
+        made = scorer([url], max_failure_share=0.5, on_failure=-1.0)
         results = made.score([request("0"), request("5")])
     assert [r.reward for r in results] == [-1.0, 5.0]
     assert cause in results[0].failure and url in results[0].failure
     assert made.failures == 1
+
+
+def test_a_call_that_takes_too_long_fails_alone(scorer, monkeypatch):
+    monkeypatch.setattr(http_rewards, "_TRIES", 1)
+    over = threading.Event()
+
+    def answer(n, body):
+        if body["labels"] == ["0"]:
+            over.wait(30)
+        return echo(n, body)
+
+    with server(answer) as (url, _):
+        hung, right = scorer([url], timeout=2, max_failure_share=0.5).score([request("0"), request("5")])
+        over.set()
+    assert hung.failure == f"{url}: no answer within 2 s (1 tries)" and (right.reward, right.failure) == (5.0, None)
 
 
 def test_a_server_that_drips_does_not_outlast_the_timeout(scorer):

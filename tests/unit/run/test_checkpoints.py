@@ -81,6 +81,13 @@ def operations(monkeypatch, stop_at: int) -> None:
     monkeypatch.setattr(Path, "write_text", guarded(Path.write_text))
 
 
+def kill_while_publishing(checkpoints: Checkpoints, tag: str, stop_at: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        operations(patch, stop_at)
+        with contextlib.suppress(Killed):
+            checkpoints.publish(tag, copy_cache)
+
+
 @pytest.mark.parametrize("stop_at", range(1, 13))
 @pytest.mark.parametrize("new", ["global_step4", "best_global_step4"])
 def test_wherever_publishing_is_killed_a_complete_checkpoint_is_found(make, tmp_path, stop_at, new):
@@ -89,10 +96,7 @@ def test_wherever_publishing_is_killed_a_complete_checkpoint_is_found(make, tmp_
     groups = ("_actor", "_critic")
     publish(make(max_num=1), old, groups=groups)
     stage(tmp_path, new, groups=groups)
-    with pytest.MonkeyPatch.context() as patch:
-        operations(patch, stop_at)
-        with contextlib.suppress(Killed):
-            make(max_num=1).publish(new, copy_cache)
+    kill_while_publishing(make(max_num=1), new, stop_at)
     tag = make(max_num=1).settle()
     assert tag in (old, new)
     for group in groups:
@@ -100,6 +104,20 @@ def test_wherever_publishing_is_killed_a_complete_checkpoint_is_found(make, tmp_
         assert (tmp_path / group / tag / "weights.pt").read_text() == tag
     assert (tmp_path / "_actor" / tag / CACHE_FILE).read_text() == "cache"
     assert not (tmp_path / STAGING).exists()
+
+
+@pytest.mark.parametrize("stop_at", range(1, 10))
+@pytest.mark.parametrize("new", ["global_step4", "best_global_step4"])
+def test_wherever_publishing_the_first_is_killed_a_complete_one_is_found_or_none(make, tmp_path, stop_at, new):
+    """An actor's checkpoint without the critic's would be refused."""
+    groups = ("_actor", "_critic")
+    stage(tmp_path, new, groups=groups)
+    kill_while_publishing(make(), new, stop_at)
+    tag = make().settle(critic=True)
+    assert tag in (None, new) and (stop_at < 9 or tag == new)
+    for group in groups if tag else ():
+        assert (tmp_path / group / "latest").read_text() == tag
+        assert (tmp_path / group / tag / "weights.pt").read_text() == tag
 
 
 def test_what_is_in_the_staging_folder_is_never_chosen(make, tmp_path):
@@ -115,6 +133,15 @@ def test_the_newest_folder_is_chosen_when_latest_is_empty_or_names_what_is_gone(
     (tmp_path / "_actor" / "latest").write_text(named)
     assert make().settle() == "global_step10"
     assert (tmp_path / "_actor" / "latest").read_text() == "global_step10"
+
+
+def test_of_two_at_one_step_the_regular_one_is_chosen(make, tmp_path):
+    """At many steps, because the order in which two equal ones are found is arbitrary."""
+    for step in range(1, 17):
+        for tag in (f"global_step{step}", f"best_global_step{step}"):
+            publish(make(max_num=99), tag)
+        (tmp_path / "_actor" / "latest").unlink()
+        assert make().latest() == f"global_step{step}"
 
 
 def test_latest_is_obeyed_when_it_names_an_older_checkpoint(make, tmp_path):
@@ -176,6 +203,19 @@ def test_the_size_limit_keeps_the_newest(make, tmp_path):
     publish(make(), "global_step2")
     publish(make(max_mem=1e-12), "global_step4")
     assert tags(tmp_path) == {"global_step4"}
+
+
+@pytest.mark.parametrize(("spare", "kept"), [(-1, {"global_step4"}), (0, {"global_step2", "global_step4"})])
+def test_the_size_limit_holds_to_the_byte_for_actor_and_critic_together(make, tmp_path, spare, kept):
+    for step in (2, 4):
+        publish(make(), f"global_step{step}", groups=("_actor", "_critic"))
+    actor, critic = (
+        sum(file.stat().st_size for file in (tmp_path / group).rglob("*") if file.is_file())
+        for group in ("_actor", "_critic")
+    )
+    assert critic > 1  # the actor alone is below both limits
+    make(max_mem=(actor + critic + spare) / 1024**3).prune("global_step4")
+    assert tags(tmp_path) == tags(tmp_path, "_critic") == kept
 
 
 @pytest.mark.parametrize(("tag", "step"), [("global_step12", 12), ("best_global_step3", 3), ("other", -1)])

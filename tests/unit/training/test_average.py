@@ -14,8 +14,8 @@ def model(seed=1):
     return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).to(torch.bfloat16)
 
 
-def strategy(accumulated=1):
-    return SimpleNamespace(time_steps=defaultdict(int), accumulated_gradient=accumulated, use_dynamic_batch=False)
+def strategy(accumulated=1, dynamic=False):
+    return SimpleNamespace(time_steps=defaultdict(int), accumulated_gradient=accumulated, use_dynamic_batch=dynamic)
 
 
 @pytest.fixture
@@ -39,14 +39,16 @@ def test_small_steps_add_up(average):
         assert (expected - first).abs().max() > 5e-5
 
 
-def test_it_moves_once_an_optimizer_step(average):
-    policy, of = model(2), strategy(accumulated=3)
+@pytest.mark.parametrize(("dynamic", "expected"), [(False, [False, False, True] * 2), (True, [True] * 6)])
+def test_it_moves_once_an_optimizer_step(average, dynamic, expected):
+    """With dynamic batches it is called after optimizer steps only."""
+    policy, of = model(2), strategy(accumulated=3, dynamic=dynamic)
     moved = []
     for _ in range(6):
         before = [p.clone() for p in average.parameters()]
         moving_average(of, policy, average)
         moved.append(any(not torch.equal(a, b) for a, b in zip(before, average.parameters(), strict=True)))
-    assert moved == [False, False, True] * 2
+    assert moved == expected
 
 
 def test_it_is_saved_as_a_model_in_the_precision_of_the_weights_and_kept_in_its_own(average):

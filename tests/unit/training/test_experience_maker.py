@@ -121,6 +121,14 @@ def test_the_log_prob_gap_looks_at_responses_only():
     torch.testing.assert_close(rollout_log_prob_gap(batch), torch.tensor([0.2]))
 
 
+def test_the_log_prob_gap_of_a_row_without_response_tokens_is_zero():
+    maker = make(RPOExperienceMaker, training_args(), Paper())
+    [batch] = experiences_of(maker, two_groups()[:1])
+    batch.action_mask[1] = 0
+    gaps = rollout_log_prob_gap(batch)
+    assert gaps[0] > 0 and gaps[1] == 0
+
+
 # ── Every estimator ──
 
 

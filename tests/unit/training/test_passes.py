@@ -21,8 +21,9 @@ def test_kl_as_a_loss_does_not_bring_the_pass_back(parsed):
         {"train__batch_size": 4},
         {"algo__kl__init_coef": 0.01},
         {"ds__lora__dropout": 0.1},
+        {"critic__freezing_steps": 0},
     ],
-    ids=["two epochs", "two optimizer steps", "KL in the reward", "LoRA dropout"],
+    ids=["two epochs", "two optimizer steps", "KL in the reward", "LoRA dropout", "a step of the critic alone"],
 )
 def test_what_needs_old_log_probs_before_training_keeps_the_pass(parsed, changes):
     assert needs_old_log_probs(parsed(**changes))

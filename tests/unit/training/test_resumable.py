@@ -1,6 +1,7 @@
 """The randomness of an optimization round comes from the seed and the steps done, not from what was drawn before."""
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from openrlhf_rpo import upstream
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.run.checkpoints import Checkpoints
+from openrlhf_rpo.training import resumable
+from openrlhf_rpo.training.average import EMA_FILE, save_ema
 from openrlhf_rpo.training.resumable import (
     RPOCriticActor,
     RPOPolicyActor,
@@ -81,6 +84,39 @@ def test_both_training_actors_write_their_checkpoints_aside(monkeypatch, tmp_pat
         with pytest.raises(Failed, match="nothing is written"):
             actor.save_checkpoint("global_step3", metric_value=None)
     assert written == [(str(tmp_path / "incoming"), "global_step2")] * 2
+
+
+def test_a_model_is_exported_only_if_its_weights_are_finite(monkeypatch):
+    exported = []
+    monkeypatch.setattr(upstream.PolicyModelActor, "save_model", lambda self: exported.append(self.actor.weight.item()))
+    actor = object.__new__(upstream.unwrap(RPOPolicyActor))
+    actor.ema_model, actor.actor = None, torch.nn.Linear(1, 1)
+    for weight in (2.0, math.nan):
+        torch.nn.init.constant_(actor.actor.weight, weight)
+        with pytest.raises(Failed, match="nothing is written") if math.isnan(weight) else nullcontext():
+            actor.save_model()
+    assert exported == [2.0]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_resumed_run_goes_on_with_the_average_of_its_checkpoint(monkeypatch, tmp_path, resumed):
+    def init(self, strategy):
+        self.actor, self.ema_model = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1, dtype=torch.bfloat16)
+        begun.extend(parameter.float() for parameter in self.ema_model.parameters())
+        self.checkpoint_states = {"total_consumed_batch": 2} if resumed else {}
+
+    begun, stored = [], torch.nn.Linear(2, 1)
+    folder = tmp_path / "_actor" / "global_step2"
+    folder.mkdir(parents=True)
+    (folder.parent / "latest").write_text("global_step2\n")
+    save_ema(stored, str(folder / EMA_FILE))
+    monkeypatch.setattr(upstream.PolicyModelActor, "init_model_from_pretrained", init)
+    monkeypatch.setattr(resumable, "works_in_chunks", lambda args: False)
+    monkeypatch.setattr(resumable, "shares_prefixes", lambda args: False)
+    actor = object.__new__(upstream.unwrap(RPOPolicyActor))
+    actor.init_model_from_pretrained(SimpleNamespace(args=SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path)))))
+    expected = stored.parameters() if resumed else begun
+    assert all(torch.equal(a, b) for a, b in zip(actor.ema_model.parameters(), expected, strict=True))
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
