@@ -81,7 +81,7 @@ def arms(level: str) -> dict[str, Arm]:
         *(EQUAL.named(f"raft_{use}", {"rpo.method": "off", **options}) for use, options in USES.items()),
         *RAFTS.values(),
         *(arm.named(f"{method}_{pace}", more) for method, arm in PACED.items() for pace, more in PACES.items()),
-        Arm("paper", 32, 3e-5, options={"rpo.method": "paper"}),
+        replace(FULL.named("paper", {"rpo.method": "paper"}), lr=3e-5),
         RPO,
         RPO.named("rpo_averaged", AVERAGED),
         RPO.named("uncertain", {"rpo.cut.at": "uncertain", "rpo.cut.max": "ratio:1"}),

@@ -42,7 +42,7 @@ from openrlhf_rpo.reports.comparison import at, cost_of
 
 FULL = {"grpo": "grpo_alone", "dapo": "dapo", "raft": "raft"}
 """Arms on full answers: their name here, and the frontier's."""
-REUSE = {"rpo": "rpo_raft", "verify": "verify_raft"}
+REUSE = {"rpo": "rpo_raft", "verify": "verify_raft", "paper": "paper"}
 NAMES = FULL | REUSE
 SAMPLES = 32
 """Samples of a step that ``--steps`` counts."""
