@@ -24,7 +24,7 @@ _BOX = re.compile(r"\\boxed\s*\{")
 # 12\,345 and 12 345 678; not 1.234 567
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|[~ \u00a0\u2009\u202f])\d{3})+(?!\d)")
 # 4.5, 4.5e33, $4.5 \times 10^{33}$
-_DIGITS, _POWER = r"(\d+\.?\d*|\.\d+)", r"([+-]?\d{1,4})"
+_DIGITS, _POWER = r"(\d+(?:\.\d*)?|\.\d+)", r"([+-]?\d{1,4})"
 _NUMBER = re.compile(
     rf"\$?\s*([+-]?)\s*{_DIGITS}(?:[eE]{_POWER}|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*{_POWER}\s*\}}?)?\s*\$?"
 )
@@ -77,7 +77,7 @@ def last_boxed(text: str) -> str | None:
             depth += 1 if text[i] == "{" else -1
         if depth == 0:
             return text[start:i].strip()
-        escaped = text[i] == "\\" and not escaped  # not behind \\\\, which ends a line
+        escaped = text[i] == "\\" and not escaped  # not behind \\, which ends a line
     return ""
 
 

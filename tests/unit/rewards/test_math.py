@@ -84,6 +84,14 @@ def test_an_answer_too_large_to_compare_is_worth_0(monkeypatch):
     assert math_reward(r"\boxed{9^{9^{9}}}", "42") == 0.0
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "answer", ["1" * 200_000 + "x", "1 " + "000 " * 50_000 + "0000", "1" * 200_000 + "e", "1e9999", "1e-9999"]
+)
+def test_an_answer_of_many_digits_is_read_in_time(answer):
+    assert math_reward(f"\\boxed{{{answer}}}", "4.5e33") == 0.0
+
+
 def test_a_long_response_without_an_answer_is_worth_0():
     assert math_reward("We have $x^2$ and 3+4=7, so \\(y\\) is. Wait, " * 3000, "42") == 0.0
 
