@@ -5,7 +5,7 @@ Both load with ``datasets.load_dataset("parquet" or "json", data_files=...)``.
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,22 @@ def read_rows(file: Path, columns: list[str] | None = None) -> Iterator[Row]:
         raise ExchangeError(f"{file} cannot be read: {error}") from error
 
 
-def column_names(file: Path) -> list[str]:
-    """The columns of a file; for JSONL, those of any row. Raises ExchangeError."""
+def column_names(file: Path, wanted: Collection[str] = ()) -> list[str]:
+    """The columns of a file; for JSONL, those of its first rows, up to the one by which all ``wanted`` ones are there.
+
+    Raises ExchangeError.
+    """
     if _suffix(file) in PARQUET:
         try:
             return pq.read_schema(file).names
         except (OSError, pa.ArrowException, ValueError) as error:
             raise ExchangeError(f"{file} cannot be read: {error}") from error
-    return list(dict.fromkeys(name for row in read_rows(file) for name in row))
+    found: dict[str, None] = {}
+    for row in read_rows(file):
+        found |= dict.fromkeys(row)
+        if found.keys() >= set(wanted):
+            break
+    return list(found)
 
 
 def batched(rows: Iterable[Any], size: int = _ROWS) -> Iterator[list[Any]]:

@@ -67,7 +67,8 @@ def check(args: argparse.Namespace) -> None:
                 raise UsageError(f"{flag} {file} is also read: write to another {'folder' if source.is_dir() else 'file'}")
         if file.exists() and not args.force:
             raise UsageError(f"{flag} {file} exists: replace it with --force, or write to another file")
-        _check_writable(file, flag)
+        if why := unwritable(file):
+            raise UsageError(f"{flag} {file}: {why}")
     if args.held_out and args.held_out.resolve() == args.out.resolve():
         raise UsageError(f"--held-out {args.held_out} is the same file as --out")
     if not 0 < args.held_out_share < 1:
@@ -77,11 +78,6 @@ def check(args: argparse.Namespace) -> None:
             raise UsageError(f"{flag} {number}: at least 1")
     if args.tokenizer is None and (args.max_tokens is not None or args.apply_chat_template):
         raise UsageError("--max-tokens and --apply-chat-template need --tokenizer MODEL")
-
-
-def _check_writable(file: Path, flag: str) -> None:
-    if why := unwritable(file):
-        raise UsageError(f"{flag} {file}: {why}")
 
 
 def prepare(args: argparse.Namespace, out: Any) -> None:

@@ -97,7 +97,7 @@ class ExportSource(Source):
 
     def __init__(self, file: File) -> None:
         self.file = file
-        columns = column_names(file)
+        columns = column_names(file, ("token_ids", "text"))
         if not {"token_ids", "text"} & set(columns):
             raise ExchangeError(
                 f"{file} has no column token_ids or text, so it holds no exported paths. Its columns are "
@@ -121,7 +121,7 @@ class SolutionsSource(Source):
 
     def __init__(self, file: File, column: str, input_key: str, label_key: str | None) -> None:
         self.file, self.column, self.input_key = file, column, input_key
-        columns = column_names(file)
+        columns = column_names(file, [name for name in (column, input_key, label_key) if name])
         for name in (column, input_key):
             if name not in columns:
                 raise ExchangeError(f"{file} has no column {name!r}; its columns are {', '.join(columns)}")

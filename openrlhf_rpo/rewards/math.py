@@ -45,13 +45,11 @@ def math_reward(response: str, label: str) -> float:
     box = last_boxed(response)
     if box and box == label.strip():
         return 1.0
-    if box == "":
+    if box == "" or box and _apart(box, label):
         return 0.0
     answer = _parse(response, _ANSWER) if box is None else _read(box.removesuffix("."))
     gold = _gold(label) if answer else ()
-    if not gold or box is not None and _apart(box, label):
-        return 0.0
-    return float(verify(list(gold), answer, timeout_seconds=_seconds()))
+    return float(bool(gold) and verify(list(gold), answer, timeout_seconds=_seconds()))
 
 
 def parses(label: str) -> bool:
