@@ -9,7 +9,7 @@ of 32, and there are as many more where they are smaller.
 1. Tuning: every arm is trained with the same learning rates, batch shapes, passes over a batch, and seeds. The cell with
    the highest validation accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run,
    of the policy (half as many as in a run of the report). With ``--tune-on``, what one level chose holds for all. With one
-   of each nothing is tuned.
+   of each, or with ``--cells``, nothing is tuned.
 2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
    the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight; ``--samples 1 0``
    leaves them out). Arms that reuse answers generate less a step: ``--reuse-steps`` gives them more steps.
@@ -24,6 +24,7 @@ Budgets and accuracies that a run passes before its first evaluation are left ou
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
@@ -59,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuning-seeds", nargs="+", type=int, default=[100, 101], help="(default: %(default)s)")
     parser.add_argument("--tune", action="store_true", help="only choose, and report what was tried")
     parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
+    words = "the report's arms with cells chosen before, in place of --arms, --lr and --shape; the best comes first"
+    parser.add_argument("--cells", nargs="+", metavar="ARM=QxS@LR", default=[], help=words)
     parser.add_argument("--reuse-steps", type=int, metavar="N", help="as --steps, for the report's arms that reuse answers")
     words = f"the report's questions: set N of {TEST_SETS} (default: %(default)s)"
     parser.add_argument("--test-set", type=int, choices=range(1, TEST_SETS + 1), default=1, metavar="N", help=words)
@@ -77,20 +80,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """The figures: of the tuning and, unless ``args.tune``, of the report."""
-    own = [NAMES[name] for name in args.arms]
-    tuning = _changed(args, out=args.out / "tuning", arms=own, seeds=args.tuning_seeds, samples=[args.samples[0], 0])
-    tuning.evaluations = max(1, args.evaluations // 2)
-    tuning.levels = [args.tune_on] if args.tune_on else args.levels
-    where = {level: args.tune_on or level for level in args.levels}
-    if len(args.lr) * len(args.shape) * len(args.passes) > 1 or args.tune:
-        tried = frontier.measure(tuning, {at: cells(tuning, at) for at in tuning.levels})["levels"]
-    else:
-        tried = {at: {} for at in where.values()}
-    chosen = {level: [choose(at, NAMES[name], tried[at], tuning) for name in args.arms] for level, at in where.items()}
-    figures = about() | {"levels": {level: _tuned(tried[at], chosen[level]) for level, at in where.items()}}
+    tried, chosen = given(args) if args.cells else tuned(args)
+    figures = about() | {"levels": {level: _tuned(tried[level], chosen[level]) for level in args.levels}}
     if not args.tune:
         places = {"out": args.out / "report", "held_out_after": args.test_set * frontier.N_HELDOUT}
-        report = _changed(args, **places, arms=own, lr=None, shape=None, passes=[1])
+        report = _changed(args, **places, lr=None, shape=None, passes=[1])
         longer = (args.reuse_steps or args.steps) / args.steps
         lasting = {level: [lengthened(arm, longer) for arm in some] for level, some in chosen.items()}
         for level, found in frontier.measure(report, lasting)["levels"].items():
@@ -107,6 +101,36 @@ def _changed(args: argparse.Namespace, **changes: object) -> argparse.Namespace:
 
 
 # ── Tuning ──
+
+
+def tuned(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Arm]]]:
+    """What was tried on each level (nothing, where there is one cell an arm), and the cell of each arm."""
+    tuning = _changed(args, out=args.out / "tuning", seeds=args.tuning_seeds, samples=[args.samples[0], 0])
+    tuning.arms, tuning.evaluations = [NAMES[name] for name in args.arms], max(1, args.evaluations // 2)
+    tuning.levels = [args.tune_on] if args.tune_on else args.levels
+    if len(args.lr) * len(args.shape) * len(args.passes) > 1 or args.tune:
+        tried = frontier.measure(tuning, {at: cells(tuning, at) for at in tuning.levels})["levels"]
+    else:
+        tried = {at: {} for at in tuning.levels}
+    where = {level: args.tune_on or level for level in args.levels}
+    chosen = {level: [choose(at, name, tried[at], tuning) for name in tuning.arms] for level, at in where.items()}
+    return {level: tried[at] for level, at in where.items()}, chosen
+
+
+def given(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Arm]]]:
+    """As ``tuned``, with the cells of ``--cells``. Raises UsageError for one that names none, and with ``--tune``."""
+    if args.tune:
+        raise UsageError("--cells are those of a report: leave out --tune, or --cells")
+    chosen = {level: [_given(text, args, level) for text in args.cells] for level in args.levels}
+    return {level: {} for level in args.levels}, chosen
+
+
+def _given(text: str, args: argparse.Namespace, level: str) -> Arm:
+    found = re.fullmatch(r"(\w+)=(\w+)@(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
+    if not found or found[1] not in NAMES:
+        raise UsageError(f"--cells {text}: ARM=QxS@LR, such as raft=32x1@2.5e-4, with an arm of {', '.join(NAMES)}")
+    (cell,) = cells(_changed(args, arms=[NAMES[found[1]]], shape=[found[2]], lr=[float(found[3])], passes=[1]), level)
+    return cell
 
 
 def cells(args: argparse.Namespace, level: str) -> list[Arm]:
@@ -161,7 +185,7 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any], averaged: bool)
     ``found``: the frontier's figures of the level; ``level``: what tuning says of it; ``averaged``: whether the averaged
     weights were evaluated.
     """
-    full = [short for short, name in FULL.items() if name in level["chosen"]]
+    full = [short for name in level["chosen"] for short in FULL if FULL[short] == name]
     best = max(full, key=lambda short: level["tuning"].get(level["chosen"][FULL[short]], 0.0), default=None)
     own = {short: found[name] for short, name in NAMES.items() if name in found}
     if not own:
@@ -270,7 +294,7 @@ def plot(levels: Mapping[str, Any], report: Path) -> None:
 
 def page(figures: Mapping[str, Any], report: Path | None) -> list[str]:
     """The report as Markdown, without conclusions."""
-    alike = "tuned alike" if any(found["tuning"] for found in figures["levels"].values()) else "at one learning rate"
+    alike = "tuned alike" if any(found["tuning"] for found in figures["levels"].values()) else "one cell an arm"
     lines = header(f"Full answers and reused ones, {alike}", dict(figures))
     lines += [f"![accuracy against generated tokens]({report.stem}.png)", ""] if report else []
     for level, found in figures["levels"].items():
@@ -316,7 +340,7 @@ def _results(found: Mapping[str, Any]) -> list[str]:
 
 def _tuning(found: Mapping[str, Any]) -> list[str]:
     if not found["tuning"]:
-        return ["Nothing was tuned: one learning rate, one shape.", ""]
+        return ["Nothing was tuned here: one cell an arm.", ""]
     chosen, tokens = found["chosen"].values(), found["tuning_tokens"]
     rows = [
         [cell, f"{value:.3f}", f"{tokens[cell]:,}", "chosen" if cell in chosen else ""]

@@ -171,6 +171,32 @@ def test_with_one_rate_and_one_shape_nothing_is_tuned(tmp_path, monkeypatch):
     assert calls[-1].held_out_after == 0
 
 
+def test_cells_that_were_chosen_before_are_reported_and_the_first_is_the_baseline(tmp_path, monkeypatch):
+    calls = measured(monkeypatch, TRIED)
+    words = ("--cells", "raft=96x1@3e-5", "verify=8x4@5e-4", "grpo=24x4@1e-5")
+    found = evidence.run(arguments(tmp_path, *words))["levels"]["hard"]
+    assert [call.held_out_after for call in calls] == [frontier.N_HELDOUT]  # with several rates and shapes by default
+    assert found["chosen"] == {
+        "raft": "raft-96x1-lr3e-05",
+        "verify_raft": "verify_raft-8x4-lr0.0005",
+        "grpo_alone": "grpo_alone-24x4-lr1e-05",
+    }
+    assert found["baseline"] == "raft" and found["arms"]["grpo"]["against"]["policy"] == [0.375, 0.25, 0.5]
+    assert "| raft | 96x1-lr3e-05, 16 steps |" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("cell", ["raft", "raft=96x1", "raft=96@1e-5", "none=96x1@1e-5", "raft=96x1@fast", "grpo=96x1@1e-5"])
+def test_a_cell_that_no_arm_can_have_is_refused(tmp_path, monkeypatch, cell):
+    measured(monkeypatch, TRIED)
+    with pytest.raises(UsageError, match=r"raft=32x1@|questions x samples|compares samples"):
+        evidence.run(arguments(tmp_path, "--cells", cell))
+
+
+def test_cells_are_given_or_tuned(tmp_path):
+    with pytest.raises(UsageError, match="leave out --tune, or --cells"):
+        evidence.run(arguments(tmp_path, "--cells", "raft=96x1@3e-5", "--tune"))
+
+
 def test_what_was_chosen_on_one_level_is_reported_on_another(tmp_path, monkeypatch):
     calls = []
 
