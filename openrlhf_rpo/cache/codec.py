@@ -45,6 +45,7 @@ _HEAD = struct.Struct("<cI")
 _PLANES = {"H": 2, "T": 3, "I": 4, "e": 2, "f": 4}
 _LOW_PLANES = {"H": 1, "T": 2, "I": 2, "e": 1, "f": 3}
 _HALF_MAX = 65504.0
+_LARGEST_HALF = np.nextafter(np.float16(LARGEST_LOG_PROB), np.float16(0))
 _RAW_DEFLATE = -15
 # Compression time adds to every step. A plane rarely repeats strings: run-length matching alone is a third faster than
 # zlib's fastest string search, and compresses better.
@@ -85,6 +86,7 @@ def encode_log_probs(log_probs: Sequence[float], exact: bool = False) -> bytes:
     if not _ordinary(halves):
         check_log_probs(values)
         halves[values < -_HALF_MAX] = -math.inf
+        halves[halves >= LARGEST_LOG_PROB] = _LARGEST_HALF
     return _compressed("e", halves.view(np.uint16))
 
 

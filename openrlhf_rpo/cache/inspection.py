@@ -27,8 +27,8 @@ class _Closed(Exception):
 
 
 class Inspection:
-    """Reads the database at ``url`` in a thread. Waits for it, and raises ``CacheCorrupt``, if the file is small or needs an
-    upgrade. Changes nothing on the disk.
+    """Reads the database at ``url`` in a thread. Waits for it, and raises ``CacheCorrupt``, if the file is small, needs an
+    upgrade, or is a copy: nobody may read it while the writer turns on its log. Changes nothing on the disk.
     """
 
     def __init__(self, url: str) -> None:
@@ -38,14 +38,14 @@ class Inspection:
         self._closing = threading.Event()
         self._connection: sqlite3.Connection | None = None
         self._done, self._total = 0, 1
-        self._is_current = True
+        self._is_current = self._has_log = True
         self._thread = threading.Thread(target=self._run, name="inspection of the path cache", daemon=True)
         if file is None or not file.exists() or self._is_empty(file):
             return
         parts = (file, file.with_name(file.name + "-wal"))
         self._small = sum(part.stat().st_size for part in parts if part.exists()) <= AT_ONCE
         self._thread.start()
-        if self._small or not self._is_current:
+        if self._small or not (self._is_current and self._has_log):
             self.wait()
 
     def need_sound(self) -> None:
@@ -90,6 +90,7 @@ class Inspection:
             with readable_errors(self._where), engine.connect() as connection:
                 state = schema_state(connection, self._where)
                 self._is_current = state == "current"
+                self._has_log = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
                 return state == "none"
         finally:
             engine.dispose()

@@ -74,7 +74,6 @@ class Database:
                 sqlite.make_folder(file)
                 resources.callback(WriterLock(file).release)
                 sqlite.check_writable(file)
-                sqlite.check_length(file)
             engine = make_engine(url)
             resources.callback(engine.dispose)
             lock = AdvisoryLock(engine, where) if file is None else None

@@ -93,7 +93,11 @@ def check_writable(file: pathlib.Path) -> None:
 
 
 def check_length(file: pathlib.Path) -> None:
-    """Raise ``CacheCorrupt`` if the file is shorter than its header says; reads only the header."""
+    """Raise ``CacheCorrupt`` if the file is shorter than its header says; reads only the header.
+
+    Only before this process has a connection to the file: closing it would end SQLite's own locks, and another program
+    that closes the database would then remove the log from under the writer (sqlite.org/howtocorrupt.html, section 2.2).
+    """
     if not file.is_file() or file.stat().st_size == 0:
         return
     log = file.with_name(file.name + "-wal")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_rpo.cache.codec import (
+    LARGEST_LOG_PROB,
     CodecError,
     decode_log_probs,
     decode_token_ids,
@@ -59,6 +60,11 @@ def test_exact_log_probs_come_back_as_they_were(log_probs: list[float]) -> None:
 def test_log_probs_of_minus_infinity_are_kept_and_too_small_ones_become_it() -> None:
     assert tuple(decode_log_probs(encode_log_probs((-math.inf, 0.0, -0.5, -1e9)))) == (-math.inf, 0.0, -0.5, -math.inf)
     assert len(decode_log_probs(encode_log_probs(()))) == 0
+
+
+def test_a_log_prob_that_rounding_takes_to_the_bound_stays_below_it() -> None:
+    (stored,) = decode_log_probs(encode_log_probs((0.0078122,)))
+    assert 0.0078 < stored < LARGEST_LOG_PROB
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -5,10 +5,14 @@ import random
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
+import threading
+import time
 
 import pytest
 
-from openrlhf_rpo.cache import PathCache, inspection
+from openrlhf_rpo.cache import PathCache, inspection, sqlite
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
@@ -156,6 +160,35 @@ def test_progress_reaches_the_number_of_rows(filled, reopen, monkeypatch) -> Non
         shown: list[int] = []
         assert cache.verify(lambda done, _total: shown.append(done)) == []
         assert shown[-1] == rows
+
+
+READ = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM paths').fetchall(); c.close()"
+
+
+def test_a_reader_that_closes_does_not_take_the_log_from_a_writer_whose_inspection_goes_on(filled, reopen, monkeypatch) -> None:
+    """SQLite's locks are the process's: reading the file beside an open connection, even its header, would end them."""
+    file, _ = filled
+    read, (check, make_folder) = threading.Event(), (inspection.structure_damages, sqlite.make_folder)
+    monkeypatch.setattr(inspection, "AT_ONCE", 0)
+    monkeypatch.setattr(inspection, "structure_damages", lambda connection: (check(connection), read.set())[0])
+    monkeypatch.setattr(sqlite, "make_folder", lambda place: (read.wait(60), make_folder(place)))  # the writer's first call
+    with reopen() as cache:
+        cache.commit_step(StepRecord(5, 0, 30, {}), [])
+        subprocess.run([sys.executable, "-c", READ, file], check=True)
+        assert file.with_name(f"{file.name}-wal").exists()
+        cache.commit_step(StepRecord(6, 0, 36, {}), [])
+        with PathCache.open_to_read(f"sqlite:///{file}") as reader:
+            assert reader.latest_step == 6
+
+
+def test_a_large_copy_is_read_before_the_writer_turns_on_its_log(filled, reopen, monkeypatch) -> None:
+    file, expected = filled
+    sqlite.make_one_file(file)  # as a checkpoint's copy is
+    seconds, check = 2.5, inspection.structure_damages  # more than SQLite waits for a lock
+    monkeypatch.setattr(inspection, "AT_ONCE", 0)
+    monkeypatch.setattr(inspection, "structure_damages", lambda connection: (check(connection), time.sleep(seconds))[0])
+    with reopen() as cache:
+        assert read_back(cache) == expected
 
 
 def damage_a_path(file) -> None:

@@ -313,3 +313,12 @@ def test_a_cache_that_went_on_from_another_checkpoint_is_refused(begun, run):
             cache.commit_step(StepRecord(step, 0, 8 * step, {"rpo/score": 0.5}), [])
     with pytest.raises(CacheError, match=f"its step 2 is not the one that the checkpoint global_step2.*copy.*{copy}"):
         resume(run)
+
+
+def test_a_cache_that_was_pruned_beyond_the_checkpoint_is_refused_and_its_copy_named(begun, run):
+    args = begun(3)
+    copy = checkpointed(args, 2)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.prune(3, set())
+    with pytest.raises(CacheError, match=f"the paths of step 2, of the checkpoint global_step2, were pruned.*copy.*{copy}"):
+        resume(run)
