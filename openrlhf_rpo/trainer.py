@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -330,7 +331,8 @@ class _RPOTrainer(BasePPOTrainer):
         saves = step % self.args.ckpt.save_steps == 0
         if saves:
             self.publisher.wait()
-        with self.checkpoints.staging_cleared_on_error():
+        # What another step has staged is published meanwhile.
+        with self.checkpoints.staging_cleared_on_error() if saves else nullcontext():
             self.save_logs_and_checkpoints(step, status, self.client_states(step))
         if saves and not self.publisher.begin(f"global_step{step}") and not self.args.ckpt.disable_ds:
             raise Failed(

@@ -54,7 +54,9 @@ class Scoring:
     def __init__(self, scorer: Scorer, total: int) -> None:
         self.scorer = scorer
         self.total = total
-        self.allowed = math.floor(scorer.max_failure_share * total + 1e-9)  # 0.29 * 100 is 28.999...
+        share = scorer.max_failure_share
+        # One is always allowed, unless none is: with dynamic sampling a round may have the samples of a single question.
+        self.allowed = max(math.ceil(share), math.floor(share * total + 1e-9))  # 0.29 * 100 is 28.999...
         self._waiting: deque[RewardRequest] = deque()
         self._results: list[RewardResult] = []
         self._failed: list[tuple[str, str]] = []

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_rpo.errors import Failed
+from openrlhf_rpo.run.checkpoints import Checkpoints
 from openrlhf_rpo.trainer import _FINITE, _RPOTrainer, need_finite
 
 
@@ -16,6 +17,21 @@ def test_the_learning_rate_schedule_is_as_long_as_the_run(max_steps, batch, epoc
         train=SimpleNamespace(batch_size=batch, max_epochs=epochs),
     )
     assert _RPOTrainer.get_max_steps(SimpleNamespace(max_steps=max_steps, args=args)) == updates
+
+
+@pytest.mark.parametrize("step", [20, 21])
+def test_an_error_in_a_step_clears_what_it_has_staged_and_not_what_is_being_published(tmp_path, step):
+    def logs(*_):
+        raise OSError(28, "No space left on device")
+
+    checkpoints = Checkpoints(str(tmp_path), 3, float("inf"))
+    (checkpoints.staging / "_actor").mkdir(parents=True)
+    run = SimpleNamespace(args=SimpleNamespace(ckpt=SimpleNamespace(save_steps=20)), publisher=SimpleNamespace())
+    run.publisher.wait, run.checkpoints, run.client_states = lambda: None, checkpoints, lambda step: {}
+    run.save_logs_and_checkpoints = logs
+    with pytest.raises(OSError, match="No space"):
+        _RPOTrainer.checkpoint(run, step, {})
+    assert checkpoints.staging.exists() == (step == 21)
 
 
 @pytest.mark.parametrize("name", _FINITE)

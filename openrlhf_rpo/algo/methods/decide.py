@@ -29,7 +29,7 @@ def decide(method: Method, group: Group, has_path: bool, step: int, seed: int) -
     choice = method.store(scored)
     if not all(slot >= 0 and 0 <= i < len(samples) for slot, i in choice.samples.items()):
         raise ValueError(f"method {method.name} stores {dict(choice.samples)} of {len(samples)} samples")
-    paths = {slot: _new_path(group, i, step, slot) for slot, i in choice.samples.items()}
+    paths = {int(slot): _new_path(group, i, step, int(slot)) for slot, i in choice.samples.items()}
     others = tuple(path for slot, path in paths.items() if slot != OWN)
     return CacheDecision(paths.get(OWN), _visit(group, step, choice, len(scored.right)), others)
 
@@ -73,8 +73,8 @@ def _visit(group: Group, step: int, choice: Choice, n_rewarded: int) -> Visit:
         shortest_path=min(sample.path_length for sample in group.samples),
         n_samples=len(group.samples),
         n_rewarded=n_rewarded,
-        outcome=choice.outcome,
-        start_bare=choice.start_bare,
+        outcome=str(choice.outcome),  # NumPy's types would be read back as Python's, with another checksum
+        start_bare=bool(choice.start_bare),
         slot=OWN if path is None else path.slot,
         n_tokens=group.n_tokens,
         asked=group.asked,

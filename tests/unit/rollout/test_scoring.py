@@ -126,6 +126,12 @@ def test_a_share_of_failures_at_the_limit_is_allowed(scorer, reward_file):
         made.score([request("0"), request("0"), request("1")])
 
 
+@pytest.mark.parametrize(("share", "allowed"), [(0.05, 1), (0.0, 0)])
+def test_of_few_rewards_one_may_fail_unless_none_may(scorer, reward_file, share, allowed):
+    """A round of dynamic sampling may have the samples of one question."""
+    assert scorer([reward_file], max_failure_share=share).begin(8).allowed == allowed
+
+
 WAITS = """
 import time
 from pathlib import Path

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from openrlhf_rpo.algo.methods import RPO, Choice, Verify
+from openrlhf_rpo.algo.methods import RPO, Choice, Off, Verify
 from openrlhf_rpo.algo.methods.decide import decide
-from openrlhf_rpo.types import OWN, UNKNOWN, Group, Part, Path, Prefix, Question, Sample, Visit
+from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.types import OWN, UNKNOWN, Group, Part, Path, Prefix, Question, Sample, StepRecord, Visit
 
 QUESTION = Question("q", "1+1=", "2")
 PARENT = Path("q", (1, 2, 3, 4, 5, 6), (-0.1, -0.2, -0.3, -0.4, -0.5, -0.6), "stop", 1.0, 0.9, step=3, path_id=7)
@@ -39,6 +41,23 @@ def test_worked_example():
         parts=(Part(UNKNOWN, 6),),
     )
     assert decision.visit == Visit("q", 8, 2, 4, 6, 3, 2, "best", False, n_tokens=14)
+
+
+class Counts(Off):
+    """A method of a user who thinks in NumPy."""
+
+    def store(self, scored):
+        scores = np.array(scored.scores)
+        return Choice({np.int64(0): int(scores.argmax())}, np.str_("best"), scores.mean() < 2)
+
+
+def test_what_a_method_computed_with_numpy_is_stored_as_pythons_and_read_back_undamaged(tmp_path):
+    decision = decide(Counts(), Group(QUESTION, [sample(1.0, prefix=Prefix())]), False, 1, 42)
+    assert [type(value) for value in (decision.visit.outcome, decision.visit.start_bare)] == [str, bool]
+    with PathCache.open(f"sqlite:///{tmp_path}/c.db") as cache:
+        cache.mark_initialised()
+        cache.commit_step(StepRecord(1, 0, 1, {}), [decision])
+        assert cache.visits(["q"])["q"].start_bare and cache.verify() == []
 
 
 def test_the_shaped_reward_decides_not_the_score():
