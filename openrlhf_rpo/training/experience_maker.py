@@ -14,7 +14,7 @@ from openrlhf_rpo.algo.shaping import shape_rewards
 from openrlhf_rpo.algo.variance import has_signal
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
-from openrlhf_rpo.training.shared_prefix.batches import fewest_micro_batches, fit, micro_batches, over_ranks
+from openrlhf_rpo.training.shared_prefix.batches import drawn_order, fewest_micro_batches, fit, micro_batches, over_ranks
 from openrlhf_rpo.types import Group
 from openrlhf_rpo.upstream import Experience, RemoteExperienceMaker, apply_length_penalties, length_penalties
 
@@ -58,7 +58,8 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         groups = [[list(g) for _, g in groupby(rank, key=lambda i: i // size)] for rank in ranks]
         units = [fit(rows, g, limit) for g in groups]
         n = max(fewest_micro_batches(rows, u, limit) for u in units)
-        return [batch for u in units for batch in micro_batches(rows, u, n)]
+        order = drawn_order(n, rows)  # optimizer steps are cut from it, and the first would have the longest samples
+        return [batches[i] for batches in (micro_batches(rows, u, n) for u in units) for i in order]
 
     def _dispatch_forward(self, group, sync_condition, **kwargs):
         """Skip the pass for old log-probs that the training step computes anyway: NaN until it fills them in."""

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import ClassVar, dataclass_transform
 
 from openrlhf_rpo.algo.variance import rewarded
+from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.option import option
 from openrlhf_rpo.types import Group, LogProbs, Path, Rejected, Visit
 
@@ -138,7 +139,15 @@ class Method:
         """Raise OptionError if the method's options contradict each other."""
 
     def check_run(self, args: SimpleNamespace) -> None:
-        """Raise UsageError if the method cannot work with the run's other options (``args.algo...``)."""
+        """Raise UsageError if the method cannot work with the run's other options (``args.algo...``).
+
+        Here: one that ``scores``, which engines do at temperature 1, with samples that are drawn otherwise.
+        """
+        if self.scores and (args.rollout.temperature, args.rollout.top_p) != (1, 1):
+            raise UsageError(
+                f"--rpo.method {self.name} compares log-probs at temperature 1: it needs --rollout.temperature 1 and "
+                f"--rollout.top_p 1 (they are {args.rollout.temperature:g} and {args.rollout.top_p:g})"
+            )
 
     @property
     def replay_share(self) -> float:

@@ -31,13 +31,11 @@ differently (``rollout/rollout.py``).
 import math
 import random
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import numpy as np
 
 from openrlhf_rpo.algo.methods.method import Cut, Stored
 from openrlhf_rpo.algo.methods.replay import Replay
-from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.option import NOT_NEGATIVE, option, options_of
 from openrlhf_rpo.types import LogProbs, Path, Rejected
 
@@ -53,14 +51,6 @@ class Verify(Replay):
     verify_lenience: float = option(
         1.0, "how readily a stored token is accepted; 1: as in speculative decoding", bounds=NOT_NEGATIVE
     )
-
-    def check_run(self, args: SimpleNamespace) -> None:
-        temperature, top_p = args.rollout.temperature, args.rollout.top_p
-        if temperature != 1 or top_p != 1:
-            raise UsageError(
-                "--rpo.method verify compares log-probs at temperature 1: it needs --rollout.temperature 1 and "
-                f"--rollout.top_p 1 (they are {temperature:g} and {top_p:g})"
-            )
 
     def paths(self, stored: Stored, n_samples: int) -> Sequence[Path]:
         return () if self.worn_out(stored.visits) else stored.in_turn(n_samples)

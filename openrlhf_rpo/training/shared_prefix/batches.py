@@ -42,8 +42,13 @@ def over_ranks(rows: Sequence[torch.Tensor], group_size: int, ranks: int) -> lis
         turn = dict(zip(sorted(range(ranks), key=totals.__getitem__), largest_first[start : start + ranks], strict=True))
         totals = [total + costs[turn[rank]] for rank, total in enumerate(totals)]
         turns.append(turn)
-    random.Random(len(turns)).shuffle(turns)
+    turns = [turns[i] for i in drawn_order(len(turns), rows)]
     return [[i for turn in turns for i in units[turn[rank]]] for rank in range(ranks)]
+
+
+def drawn_order(n: int, rows: Sequence[torch.Tensor]) -> list[int]:
+    """0 to n - 1 in an order drawn by the number of tokens in ``rows``: another in another step, but not after a resume."""
+    return random.Random(sum(map(len, rows))).sample(range(n), n)
 
 
 def fit(rows: Sequence[torch.Tensor], units: list[Unit], limit: int) -> list[Unit]:

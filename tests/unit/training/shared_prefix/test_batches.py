@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.training.shared_prefix.batches import fewest_micro_batches, fit, micro_batches, over_ranks
+from openrlhf_rpo.training.shared_prefix.batches import drawn_order, fewest_micro_batches, fit, micro_batches, over_ranks
 from openrlhf_rpo.training.shared_prefix.layout import shared_tokens
 
 
@@ -98,3 +98,9 @@ def test_every_number_of_micro_batches_can_be_had(n):
     assert len(parts) == n and all(parts)
     assert [cost(rows, part) for part in parts] == sorted((cost(rows, part) for part in parts), reverse=True)
     assert sorted(i for part in parts for i in part) == list(range(8))
+
+
+def test_the_order_is_another_in_the_next_step_and_the_same_after_a_resume():
+    rows, later = rows_of((9, [3] * 4)), rows_of((9, [3, 3, 3, 4]))
+    orders = [drawn_order(30, one) for one in (rows, rows, later)]
+    assert orders[0] == orders[1] != orders[2] and sorted(orders[2]) == list(range(30))
