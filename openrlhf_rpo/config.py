@@ -142,7 +142,10 @@ class RewardOptions:
     workers: int = option(2, "reward worker processes", bounds=AT_LEAST_ONE, may_change=True)
     on_failure: float = option(0.0, "reward of a sample whose reward call raises or times out", bounds=FINITE)
     max_failure_share: float = option(
-        0.05, "stop the run when more than this share of a rollout's rewards, and more than one, fails", bounds=SHARE, may_change=True
+        0.05,
+        "stop the run when more than this share of a rollout's rewards, and more than one, fails",
+        bounds=SHARE,
+        may_change=True,
     )
 
     def check(self) -> None:

@@ -1,6 +1,7 @@
 """``openrlhf-rpo doctor``, also run by ``--dry-run`` of the training command."""
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,8 @@ def add_parser(commands: Any) -> None:
 def examine(words: Sequence[str], as_json: bool = False) -> int:
     """Check this machine, and the training command with the options ``words`` if any. Returns the exit status."""
     report = Report(as_json)
-    report.add(_findings([word for word in words if word != DRY_RUN]))
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():  # OpenRLHF prints recommendations
+        report.add(_findings([word for word in words if word != DRY_RUN]))
     if as_json:
         print(json.dumps(report.document(), indent=2))
     else:

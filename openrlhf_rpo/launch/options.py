@@ -29,6 +29,11 @@ _READ = (
 _SQLITE = "sqlite:///"
 _RAYS_COPIES = "/runtime_resources/working_dir_files/"
 _LONGEST_WORD = 20  # W&B's keys have 40 characters or more
+_REWARDS = ("rpo.reward.functions", "reward.remote_url", "reward.model_name_or_path")
+_SCHEDULERS = (  # of transformers' those that need no more than OpenRLHF gives them
+    *("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt"),
+    *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
+)
 SHIPPED_REWARD = "rpo"  # the value of --reward.remote_url with --rpo.reward.functions
 
 
@@ -44,6 +49,9 @@ def build_parser(method: str | None = None) -> argparse.ArgumentParser:
     level = next(action for action in parser._actions if action.dest == "algo.advantage.is_correction_level")
     level.choices, level.default = ["auto", *level.choices], "auto"
     level.help += " auto: token on GPUs, where engine and trainer each round in bfloat16, but off with gspo; else off."
+    for action in parser._actions:
+        if action.dest.endswith(".lr_scheduler"):
+            action.choices = _SCHEDULERS
     dtype = next(action for action in parser._actions if action.dest == "ds.param_dtype")
     dtype.choices, dtype.default = ["auto", *dtype.choices], "auto"
     dtype.help += "; auto: bf16 on GPUs, and float32 on a CPU, where bf16 shows how a GPU rounds and is slow on most"
@@ -140,16 +148,15 @@ def _apply_presets(kind: type[Method], flat: argparse.Namespace, given: set[str]
 
 def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
     """Stand in for --reward.remote_url with a shipped reward: without it, OpenRLHF expects a reward model."""
+    given = [name for name in _REWARDS if getattr(flat, name)]
+    _need(len(given) < 2, f"{' and '.join(f'--{name}' for name in given)} are sources of one reward: give one")
     if not rpo.reward.functions:
-        sources = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
         _need(
-            any(getattr(flat, name) for name in sources),
+            given or getattr(flat, "train.agent_func_path"),
             "nothing gives rewards: --rpo.reward.functions (math, format, cosine), --reward.remote_url (a Python file "
             "or a server), or --reward.model_name_or_path (a reward model)",
         )
         return
-    if getattr(flat, "reward.remote_url"):
-        raise UsageError("--rpo.reward.functions and --reward.remote_url are two sources of one reward: give one")
     url = SHIPPED_REWARD
     if not rpo.enable:
         if rpo.reward.functions != "math":
@@ -227,6 +234,7 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     )
     _check_lora(args, rpo)
     _check_colocation(args)
+    _check_groups(args)
     asynchronous.check(args, rpo)
     if rpo.enable:
         _check_rpo(args, rpo)
@@ -294,6 +302,25 @@ def _check_lora(args: SimpleNamespace, rpo: RPOConfig) -> None:
         f"--ds.lora.rank {rank} needs whole weights in every process to send them to vLLM: --ds.zero_stage 2 or less (now "
         f"{args.ds.zero_stage}), and no --ds.tensor_parallel_size",
     )
+
+
+def _check_groups(args: SimpleNamespace) -> None:
+    """The processes of a model form rings and tensor parallel groups; those that only run forward get a micro-batch each."""
+    together = args.ds.ring_attn_size * args.ds.tensor_parallel_size
+    samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
+    forward = ["ref"] * (args.algo.kl.init_coef > 0) + ["reward"] * (not args.reward.remote_url)
+    for name in ("actor", *["critic"] * (args.algo.advantage.estimator == "gae"), *forward):
+        devices = _devices(getattr(args, name))
+        where = f"--{name}.num_nodes x --{name}.num_gpus_per_node is {devices}"
+        _need(
+            devices % together == 0,
+            f"{where}, not a multiple of --ds.ring_attn_size x --ds.tensor_parallel_size, {together}",
+        )
+        _need(
+            name not in forward or args.train.dynamic_batch_enable or -(-samples // micro) >= devices // together,
+            f"{where}, and a step's {samples} samples make {-(-samples // micro)} batches of --rollout.micro_batch_size "
+            f"{micro}: each process needs one. Lower --{name}.num_gpus_per_node or --rollout.micro_batch_size",
+        )
 
 
 def _check_batches(args: SimpleNamespace, name: str, dealt_evenly: bool) -> None:

@@ -83,12 +83,12 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
 
 
 def _check_history(cache: PathCache, where: str, tag: str, copy: str) -> None:
-    """Raises CacheError when step t of the cache was pruned, or is not the one after which checkpoint ``tag`` was written."""
+    """Raises CacheError when step t of the cache was pruned, or is not the one that checkpoint ``tag`` was written after."""
     step = step_of(tag)
     if step < cache.kept_from and step not in cache.kept_steps:
         raise CacheError(
-            f"Path cache {where}: the paths of step {step}, of the checkpoint {tag}, were pruned. Remove the cache: the copy "
-            f"beside the checkpoint, {copy}, then takes its place"
+            f"Path cache {where}: the paths of step {step}, of the checkpoint {tag}, were pruned. Remove the cache: the "
+            f"copy beside the checkpoint, {copy}, then takes its place"
         )
     try:
         with PathCache.open_to_read(f"{SQLITE}{copy}") as copied:

@@ -165,7 +165,9 @@ def test_progress_reaches_the_number_of_rows(filled, reopen, monkeypatch) -> Non
 READ = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM paths').fetchall(); c.close()"
 
 
-def test_a_reader_that_closes_does_not_take_the_log_from_a_writer_whose_inspection_goes_on(filled, reopen, monkeypatch) -> None:
+def test_a_reader_that_closes_does_not_take_the_log_from_a_writer_whose_inspection_goes_on(
+    filled, reopen, monkeypatch
+) -> None:
     """SQLite's locks are the process's: reading the file beside an open connection, even its header, would end them."""
     file, _ = filled
     read, (check, make_folder) = threading.Event(), (inspection.structure_damages, sqlite.make_folder)

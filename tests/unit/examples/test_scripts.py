@@ -39,11 +39,14 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_gener
 
 @pytest.fixture(scope="session")
 def testbed(tmp_path_factory) -> Path:
-    """A folder with a tiny model that has a chat template, 128 questions, some held-out ones, and worked solutions."""
+    """A folder with a tiny model that has a chat template and, on paper, a long context; 128 questions, some held-out ones,
+    and worked solutions."""
     folder = tmp_path_factory.mktemp("testbed")
     model = Path(shutil.copytree(model_dir("main"), folder / "model"))
     settings = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
+    (model / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE, "model_max_length": 131_072}))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 131_072}))
     train, _ = write_dataset("main", folder, 128, 8, seed=0)
     rows = [json.loads(line) for line in train.read_text().splitlines()]
     for i, row in enumerate(rows):

@@ -351,7 +351,7 @@ def test_an_attention_chosen_by_hand_stays(parse):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"ds__ring_attn_size": 2},
+        {"ds__ring_attn_size": 2, "actor__num_gpus_per_node": 2},
         {"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 2},
         {"vllm__tensor_parallel_size": 2},
         {"vllm__enable_sleep": True, "train__colocate_all": True},

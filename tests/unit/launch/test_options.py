@@ -253,7 +253,7 @@ def test_weights_that_the_engines_do_not_hold_are_refused(parse):
 
 
 def test_a_reward_model_cannot_choose_the_paths_of_a_bulk_cache(parse):
-    model = {"rpo__reward__functions": None, "reward__model_name_or_path": "model"}
+    model = {"rpo__reward__functions": None, "reward__model_name_or_path": "model", "reward__num_gpus_per_node": 1}
     with pytest.raises(UsageError, match="init.mode bulk needs scores before training"):
         parse(**model, rpo__init__mode="bulk")
     parse(**model)
@@ -266,8 +266,29 @@ def test_a_moving_average_needs_whole_weights(parse, changes):
 
 
 def test_two_reward_sources_are_refused(parse):
-    with pytest.raises(UsageError, match="two sources of one reward"):
-        parse(reward__remote_url="reward.py")
+    for name in ("remote_url", "model_name_or_path"):
+        with pytest.raises(UsageError, match=f"--rpo.reward.functions and --reward.{name} are sources of one reward"):
+            parse(**{f"reward__{name}": "reward.py"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 1}, "actor.num_gpus_per_node is 1, not a multiple of"),
+        ({"ds__ring_attn_size": 2, "actor__num_gpus_per_node": 3}, "ring_attn_size x --ds.tensor_parallel_size, 2"),
+        ({"algo__kl__init_coef": 0.01}, "ref.num_gpus_per_node is 8, and a step's 32 samples make 4 batches of"),
+    ],
+)
+def test_every_process_of_a_model_has_its_place_and_its_batch(parse, changes, reason):
+    with pytest.raises(UsageError, match=reason):
+        parse(**changes)
+    parse(algo__kl__init_coef=0.01, ref__num_gpus_per_node=4)
+
+
+def test_a_schedule_that_openrlhf_cannot_set_up_is_refused(parse):
+    parse(actor__lr_scheduler="cosine")
+    with pytest.raises(UsageError, match="actor.lr_scheduler: invalid choice: 'warmup_stable_decay'"):
+        parse(actor__lr_scheduler="warmup_stable_decay")
 
 
 def test_no_reward_source_is_refused(parse):

@@ -33,6 +33,12 @@ def questions(n, **fields):
     return [{"question": f"{i}+1?", "answer": str(i + 1)} | fields for i in range(n)]
 
 
+def test_a_path_longer_than_the_models_context_is_refused(run):
+    run(data__max_len=1024)
+    with pytest.raises(UsageError, match="--data.max_len 1025 is more than the 1,024 tokens of the model's context"):
+        run(data__max_len=1025)
+
+
 def test_a_good_run_passes_and_its_questions_are_counted(run, capsys):
     run()
     assert "16 questions\n" in capsys.readouterr().out

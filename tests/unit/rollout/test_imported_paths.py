@@ -55,6 +55,7 @@ class Run:
             "train.batch_size": 4,
             "train.micro_batch_size": 4,
             "actor.num_gpus_per_node": 1,
+            "ref.num_gpus_per_node": 1,
             "critic.num_gpus_per_node": 1,
             "vllm.num_engines": 1,
             "rpo.init.mode": "import",

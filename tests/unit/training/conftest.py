@@ -16,6 +16,7 @@ def parsed():
             "actor.model_name_or_path": "model",
             "actor.num_gpus_per_node": 1,
             "critic.num_gpus_per_node": 1,
+            "ref.num_gpus_per_node": 1,
             "rpo.reward.functions": "math",
             "algo.advantage.estimator": "group_norm",
             "algo.advantage.is_correction_level": "off",  # as on a CPU

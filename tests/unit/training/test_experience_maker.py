@@ -30,6 +30,7 @@ def training_args(estimator="group_norm", **changes):
         "actor.model_name_or_path": "model",
         "actor.num_gpus_per_node": 1,
         "critic.num_gpus_per_node": 1,
+        "ref.num_gpus_per_node": 1,
         "rpo.reward.functions": "math",
         "algo.advantage.estimator": estimator,
         "rollout.batch_size": 2,

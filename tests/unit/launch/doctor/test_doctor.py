@@ -53,12 +53,18 @@ def found(document: dict, topic: str, level: str) -> str:
     return "\n".join(f"{f['message']} {f['remedy']}" for f in findings)
 
 
+def test_what_openrlhf_recommends_is_no_part_of_the_document(argv, usual, capsys):
+    main(["doctor", "--json", *argv(**usual | {"train__dynamic_batch_enable": True})])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["findings"] and "[Warning]" in said.err
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"ds__use_liger_kernel": True}, "--ds.use_liger_kernel needs the package liger-kernel"),
         (
-            {"ds__ring_attn_size": 2, "ds__packing_samples": True},
+            {"ds__ring_attn_size": 2, "ds__packing_samples": True, "actor__num_gpus_per_node": 2},
             "above 1 needs the package ring-flash-attn",
         ),
     ],

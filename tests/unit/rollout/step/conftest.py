@@ -99,6 +99,7 @@ def rollout(cache):
             "rollout.n_samples_per_prompt": 4,
             "rollout.micro_batch_size": 4,
             "actor.num_gpus_per_node": 1,
+            "ref.num_gpus_per_node": 1,
             "train.batch_size": 8,
             "vllm.num_engines": 1,
             "rollout.top_p": 0.9,
