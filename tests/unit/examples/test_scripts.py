@@ -43,10 +43,11 @@ def testbed(tmp_path_factory) -> Path:
     and worked solutions."""
     folder = tmp_path_factory.mktemp("testbed")
     model = Path(shutil.copytree(model_dir("main"), folder / "model"))
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE, "model_max_length": 131_072}))
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 131_072}))
+    changes = {"tokenizer_config": {"chat_template": TEMPLATE, "model_max_length": 131_072}}
+    changes["config"] = {"max_position_embeddings": 131_072}
+    for name, changed in changes.items():
+        file = model / f"{name}.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     train, _ = write_dataset("main", folder, 128, 8, seed=0)
     rows = [json.loads(line) for line in train.read_text().splitlines()]
     for i, row in enumerate(rows):
