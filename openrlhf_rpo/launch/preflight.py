@@ -43,8 +43,9 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     if warning := check_labels(config, questions + held_out):
         print(f"Warning: {warning}", flush=True)
     check_reward(args, config)
-    _check_writable(args.ckpt.path, "--ckpt.path")
-    _check_writable(args.ckpt.output_dir, "--ckpt.output_dir")
+    for flag, path in written_folders(args).items():
+        check_folder(path, flag)
+        _make(path, flag)
     new = not args.ckpt.load_enable and PathCache.is_missing(cache_url(args))
     source = check_import(args, questions, tokenizer) if new else None  # first: a refused source leaves no empty cache
     check_cache(args, questions, tokenizer)
@@ -204,15 +205,30 @@ def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
     return f"{message}; only the same text in the box is rewarded"
 
 
-def _check_writable(path: str, flag: str) -> None:
+def written_folders(args: SimpleNamespace) -> dict[str, str]:
+    """Option -> the folder that the run writes to."""
+    written = {"--ckpt.path": args.ckpt.path, "--ckpt.output_dir": args.ckpt.output_dir}
+    return written | ({"--logger.tensorboard_dir": folder} if (folder := args.logger.tensorboard_dir) else {})
+
+
+def check_folder(path: str, flag: str) -> None:
+    """Raises UsageError for a folder that is none, or that cannot be made or written. Makes nothing."""
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{flag} {path}: it is a file; expected a folder, which the run makes if it is missing")
+    there = os.path.abspath(path)
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise UsageError(f"{flag} {path}: cannot be created: {there} is a file")
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"{flag} {path}: {'not writable' if os.path.exists(path) else f'{there} is not writable'}")
+
+
+def _make(path: str, flag: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{flag} {path}: cannot be created: {error.strerror}") from error
-    if not os.access(path, os.W_OK):
-        raise UsageError(f"{flag} {path}: not writable")
 
 
 def check_import(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> str | None:

@@ -20,7 +20,15 @@ from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN, Finding, attem
 from openrlhf_rpo.launch.doctor.machine import device_memory, device_name, disk, host_memory
 from openrlhf_rpo.launch.doctor.plan import a_step
 from openrlhf_rpo.launch.former import translated
-from openrlhf_rpo.launch.preflight import check_import, check_labels, check_reward, load_data, load_tokenizer
+from openrlhf_rpo.launch.preflight import (
+    check_folder,
+    check_import,
+    check_labels,
+    check_reward,
+    load_data,
+    load_tokenizer,
+    written_folders,
+)
 from openrlhf_rpo.launch.resume import check_options, check_steps
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.reward_call import RewardRequest
@@ -62,6 +70,11 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield Finding(WARN, "data", warning)
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
+    for flag, path in written_folders(args).items():
+        try:
+            check_folder(path, flag)
+        except UsageError as error:
+            yield Finding(FAIL, "disk", str(error))
     yield disk(*disk_needed(shape, critic, args, config, len(questions), steps))
     cache = cache_finding(args, questions, tokenizer)
     yield cache
@@ -122,9 +135,14 @@ def memory_needed(shape: memory.ModelShape, args: SimpleNamespace, device: str) 
     training, engine = memory.training_terms(shape, args), memory.engine_terms(shape, args)
     have = device_memory() if device == "cuda" else host_memory()
     compared = f"; the device has {memory.gib(have)}" if have else "; this host has no device to compare with"
+    shared = args.train.colocate_all and not (args.train.async_enable or args.vllm.enable_sleep)
+    kept = int(args.vllm.gpu_memory_utilization * have) if have and shared and device == "cuda" else 0
+    if kept:
+        compared += f", and an engine that does not sleep keeps {memory.gib(kept)} of it"
     needed = f"for each policy process, about, with every path at its longest:\n{memory.written(training)}{compared}"
-    if have and memory.total(training) > have:
-        remedy = "lower --train.micro_batch_size, add --actor.gradient_checkpointing_enable, raise --ds.zero_stage, "
+    if have and memory.total(training) > have - kept:
+        remedy = "add --vllm.enable_sleep and --ds.enable_sleep, " if kept else ""
+        remedy += "lower --train.micro_batch_size, add --actor.gradient_checkpointing_enable, raise --ds.zero_stage, "
         yield Finding(WARN, "memory to train", needed, remedy + "or add devices")
     else:
         yield Finding(PASS, "memory to train", needed)

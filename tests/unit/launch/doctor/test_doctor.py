@@ -15,6 +15,7 @@ from openrlhf_rpo.cli.train_rpo_ray import main as train
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.launch.doctor import machine, training
 from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN
+from openrlhf_rpo.launch.doctor.memory import GIB, ModelShape
 from openrlhf_rpo.launch.options import build_parser
 from openrlhf_rpo.launch.preflight import load_tokenizer
 from openrlhf_rpo.run.files import cache_copy_path, cache_url
@@ -126,6 +127,25 @@ def test_a_wrong_option_is_the_only_finding(doctor):
     document = doctor(train__batch_size=33)
     assert [f["level"] for f in document["findings"]] == [FAIL]
     assert "--train.batch_size 33 is not a multiple" in found(document, "options", FAIL)
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_an_engine_that_shares_the_policys_device_must_sleep_or_leave_it_room(parse, monkeypatch, sleeps):
+    changes = {"train__colocate_all": True, "vllm__num_engines": 1, "vllm__gpu_memory_utilization": 0.95}
+    args = parse(**changes | ({"vllm__enable_sleep": True} if sleeps else {}))
+    monkeypatch.setattr(training, "device_memory", lambda: 80 * GIB)
+    shape = ModelShape(1_500_000_000, 28, 1536, 2, 128, 151_936)
+    policy, _ = training.memory_needed(shape, args, "cuda")
+    assert policy.level == (PASS if sleeps else WARN)
+    assert ("keeps 76.0 GiB of it" in policy.message) == ("--vllm.enable_sleep" in policy.remedy) == (not sleeps)
+
+
+@pytest.mark.parametrize("option", ["ckpt__path", "ckpt__output_dir", "logger__tensorboard_dir"])
+def test_a_folder_that_cannot_be_made_fails_and_none_is_made(doctor, tmp_path, option):
+    (tmp_path / "file").write_text("")
+    document = doctor(**{option: tmp_path / "file" / "runs"})
+    assert f"{tmp_path}/file/runs: cannot be created: {tmp_path}/file is a file" in found(document, "disk", FAIL)
+    assert not (tmp_path / "model").exists()
 
 
 def test_data_that_cannot_be_used_fail_and_what_does_not_need_them_is_still_said(doctor):
