@@ -1,6 +1,5 @@
 """Every check of a run's surroundings (model, data, reward, folders, cache) before an engine spends a minute starting."""
 
-import math
 import os
 from collections import Counter
 from types import SimpleNamespace
@@ -106,22 +105,22 @@ def load_tokenizer(args: SimpleNamespace) -> Any:
         remedy = "" if os.path.isdir(path) else " There is no such folder here, so it was looked up on the hub"
         raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}{remedy}") from error
     _check_vocabulary(path, tokenizer, config)
-    _check_context(args, tokenizer, config)
+    _check_context(args, config)
     return tokenizer
 
 
-def _check_context(args: SimpleNamespace, tokenizer: Any, config: Any) -> None:
+def _check_context(args: SimpleNamespace, config: Any) -> None:
     """Raises UsageError when a path may be longer than the model's context, which vLLM refuses as it starts.
 
     Where the configuration stretches its positions (RoPE scaling) or names another limit, this is left to vLLM.
     """
     text = config.get_text_config()
     stretched = "factor" in str(getattr(text, "rope_parameters", None)) or hasattr(config, "model_max_length")
-    longest = min(getattr(text, "max_position_embeddings", None) or math.inf, tokenizer.model_max_length)
-    if not stretched and (args.data.max_len or 0) > longest:
+    longest = getattr(text, "max_position_embeddings", None)
+    if longest and not stretched and (args.data.max_len or 0) > longest:
         raise UsageError(
             f"--data.max_len {args.data.max_len} is more than the {longest:,} tokens of the model's context "
-            f"({args.actor.model_name_or_path}: max_position_embeddings in config.json, model_max_length of the tokenizer)"
+            f"({args.actor.model_name_or_path}: max_position_embeddings in config.json)"
         )
 
 

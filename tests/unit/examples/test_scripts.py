@@ -43,7 +43,7 @@ def testbed(tmp_path_factory) -> Path:
     and worked solutions."""
     folder = tmp_path_factory.mktemp("testbed")
     model = Path(shutil.copytree(model_dir("main"), folder / "model"))
-    changes = {"tokenizer_config": {"chat_template": TEMPLATE, "model_max_length": 131_072}}
+    changes = {"tokenizer_config": {"chat_template": TEMPLATE}}
     changes["config"] = {"max_position_embeddings": 131_072}
     for name, changed in changes.items():
         file = model / f"{name}.json"
