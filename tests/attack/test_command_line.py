@@ -71,13 +71,13 @@ WORDS = {
     "--rpo.verify.lenience 2": "is an option of --rpo.method verify; the method is rpo",
     "--rpo.init.mode import": "--rpo.init.mode import: --rpo.init.source is missing",
     "--rpo.init.source FOLDER/rows.txt": "it needs --rpo.init.mode import",
-    "--reward.remote_url http://host": "are two sources of one reward: give one",
+    "--reward.remote_url http://host": "are sources of one reward: give one",
     "--rpo.reward.weights 1,2": "--rpo.reward.weights 1,2: expected one weight for each of --rpo.reward.functions",
     "--rpo.reward.functions maths": "unknown reward 'maths'; the shipped rewards are math, format, cosine",
     "--train.async_enable --train.async_queue_size 9": "--rpo.async.max_age 4 is less than --train.async_queue_size 9",
     "--train.async_enable --rpo.tail 0.5": "--rpo.tail 0.5 is for steps that wait for their rollout",
     "--train.async_enable --train.async_queue_size -1": "--train.async_queue_size -1: at least 0",
-    "--ds.ring_attn_size 2": "--ds.ring_attn_size above 1 needs the package",
+    "--ds.ring_attn_size 2": "num_gpus_per_node is 1, not a multiple of --ds.ring_attn_size x --ds.tensor_parallel_size, 2",
     "--vllm.num_engines 0": "--vllm.num_engines is missing: RPO generates through vLLM, at least 1 engine",
     "--use_ms": "--use_ms needs the package modelscope",
     # Templates and columns
@@ -175,7 +175,7 @@ def test_no_reward_at_all_is_refused(attack):
 
 
 def test_the_reward_models_folder_is_named_by_its_option(attack, made):
-    changes = {"rpo__reward__functions": None, "eval__dataset": None}
+    changes = {"rpo__reward__functions": None, "eval__dataset": None, "reward__num_gpus_per_node": 1}
     said = attack(["--reward.model_name_or_path", f"{made}/none"], **changes)
     assert f"--reward.model_name_or_path {made}/none: there is no such folder" in said
 
