@@ -1,5 +1,6 @@
 """The batch of each step: which groups are asked and generated until enough of them may be trained on."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -62,7 +63,8 @@ class Batches:
         """Roll out a full batch of groups; None at the end of the data.
 
         With dynamic sampling (DAPO), groups without signal are replaced by other questions, and so are groups that are too
-        old. Raises Starved after ``dynamic.max_batches`` batches of questions, or when too few untried questions are left.
+        old; what is then more than a batch is stored only. Raises Starved after ``dynamic.max_batches`` batches of
+        questions, or when too few untried questions are left.
         """
         rollout, parked = self.rollout, self.rollout.gate.parked
         rollout.clock.start_step(present=("rollout", "reward"))
@@ -76,12 +78,13 @@ class Batches:
                 self._need_questions(step, len(kept), len(tried))
                 begun, in_flight = self._begun(step, tried), self._in_flight() - tried
                 self._need_free_questions(step, missing, tried, in_flight)
-                asked = self.selection.choose(missing, tried, step, begun, in_flight)
+                wanted = self._to_ask(len(kept), len(kept) + len(dropped), len(tried | in_flight))
+                asked = self.selection.choose(wanted, tried, step, begun, in_flight)
                 if len(asked) < missing:
                     return None
                 tried |= {one.question.question_id for one in asked}
                 self._made = kept + dropped + waiting
-                for group in rollout.roll_out(asked, step, missing):
+                for group in rollout.roll_out(asked, step, wanted):
                     where = kept if len(kept) < self.size and self._trains(group, step) else dropped
                     (waiting if group.waits else where).append(group)
         self._made, rollout.work = [], None
@@ -119,6 +122,18 @@ class Batches:
             (due if group.due <= step and group.question_id not in tried else later).append(group)
         self.begun = later
         return due
+
+    def _to_ask(self, n_kept: int, n_done: int, n_taken: int) -> int:
+        """The questions of the next round: with dynamic sampling enough to fill the batch at the share kept so far.
+
+        With one for each missing group there would be many rounds, and each lasts as long as its longest answer. At most a
+        batch, and no more than are left if ``n_taken`` are.
+        """
+        missing = self.size - n_kept
+        if not self.args.algo.dynamic_filtering_enable or not n_kept:
+            return missing
+        left = len(self.selection.stream.questions) - n_taken
+        return max(missing, min(math.ceil(missing * n_done / n_kept), self.size, left))
 
     def _need_questions(self, step: int, n_kept: int, n_tried: int) -> None:
         n, most = len(self.selection.stream.questions), self.size * self.config.dynamic.max_batches

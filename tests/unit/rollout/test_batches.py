@@ -61,10 +61,10 @@ def batches(tmp_path):
     with PathCache.open(f"sqlite:///{tmp_path}/cache.db", {}) as cache:
         cache.mark_initialised()
 
-        def make(dynamic=False, limits=(0, 1), asynchronous=True, max_age=1, tail=1.0, **rollout):
+        def make(dynamic=False, limits=(0, 1), asynchronous=True, max_age=1, tail=1.0, size=2, **rollout):
             config = RPOConfig(method_name="off", method=Off(), async_=AsyncOptions(max_age=max_age))
             args = SimpleNamespace(
-                rollout=SimpleNamespace(batch_size=2),
+                rollout=SimpleNamespace(batch_size=size),
                 train=SimpleNamespace(async_enable=asynchronous, async_queue_size=1),
                 algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=limits),
             )
@@ -130,8 +130,28 @@ def test_a_resumed_run_goes_on_with_what_is_due_and_asks_nothing_that_is_begun(b
 def test_dynamic_sampling_replaces_groups_that_agree(batches):
     made = batches(dynamic=True, scores=lambda name: (1.0, 1.0) if name in ORDER[:3] else (0.0, 1.0))
     batch = made.make(1)
-    assert names(batch.kept) == ORDER[3:5] and names(batch.dropped) == ORDER[:3]
-    assert made.rollout.asked == [ORDER[:2], ORDER[2:4], ORDER[4:5]]
+    assert names(batch.kept) == ORDER[3:5] and names(batch.dropped) == [*ORDER[:3], ORDER[5]]
+    assert made.rollout.asked == [ORDER[:2], ORDER[2:4], ORDER[4:6]]
+
+
+def test_dynamic_sampling_asks_as_many_as_fill_the_batch_at_the_share_that_was_kept(batches):
+    made = batches(dynamic=True, size=4, scores=lambda name: (1.0, 1.0) if name in ORDER[:3] else (0.0, 1.0))
+    made.make(1)
+    assert made.rollout.asked == [ORDER[:4], ORDER[4:8]]  # 3 missing, and 1 of 4 kept: 12, but a batch has 4
+    made = batches(dynamic=True, size=4, scores=lambda name: (1.0, 1.0) if name in ORDER[::2] else (0.0, 1.0))
+    batch = made.make(1)
+    assert made.rollout.asked == [ORDER[:4], ORDER[4:8]]
+    assert names(batch.kept) == ORDER[1:8:2] and names(batch.dropped) == ORDER[:8:2]
+
+
+def test_more_than_a_batch_with_signal_is_stored_only_and_none_is_asked_that_is_not_left(batches):
+    made = batches(dynamic=True, size=4, scores=lambda name: (1.0, 1.0) if name == ORDER[0] else (0.0, 1.0))
+    batch = made.make(1)  # 1 missing, 3 of 4 kept: 2
+    assert made.rollout.asked == [ORDER[:4], ORDER[4:6]]
+    assert names(batch.kept) == ORDER[1:5] and names(batch.dropped) == [ORDER[0], ORDER[5]]
+    made = batches(dynamic=True, size=4, scores=lambda name: (1.0, 1.0) if name == ORDER[0] else (0.0, 1.0))
+    made.out[0] = set(ORDER[5:])
+    assert names(made.make(1).kept) == ORDER[1:5] and made.selection.stream.position == 5
 
 
 @pytest.mark.parametrize("limits", [(0.5, 1), (0, 0.5)])
@@ -139,7 +159,7 @@ def test_a_group_whose_mean_score_is_a_limit_of_the_range_is_replaced(batches, l
     inside = (limits[0],) * 3 + (limits[1],)
     made = batches(dynamic=True, limits=limits, scores=lambda name: (0.0, 1.0) if name == ORDER[0] else inside)
     batch = made.make(1)
-    assert names(batch.kept) == ORDER[1:3] and names(batch.dropped) == ORDER[:1]
+    assert names(batch.kept) == ORDER[1:3] and names(batch.dropped) == [ORDER[0], ORDER[3]]
 
 
 def test_it_stops_where_too_few_questions_are_left_that_are_not_in_flight(batches):
