@@ -22,6 +22,12 @@ class UsageError(UserError):
     """Arguments contradict each other, or name something that is missing or of the wrong kind."""
 
 
+def need(condition: object, message: str) -> None:
+    """Raises UsageError with the message unless the condition holds."""
+    if not condition:
+        raise UsageError(message)
+
+
 class UpstreamError(UserError):
     """OpenRLHF is missing, or its version is unsupported."""
 

@@ -105,6 +105,16 @@ def nest(flat: argparse.Namespace) -> SimpleNamespace:
     return runpy.run_path(str(_source_file("utils/config.py")))["hierarchize"](flat)  # importing it would load torch
 
 
+def n_processes(model: SimpleNamespace) -> int:
+    """Processes of a model, one a device; ``model``: its options, such as ``args.actor``."""
+    return model.num_nodes * model.num_gpus_per_node
+
+
+def n_replicas(args: SimpleNamespace, name: str) -> int:
+    """Processes of a model that get rows of their own; those of a ring or a tensor parallel group get the same."""
+    return n_processes(getattr(args, name)) // args.ds.ring_attn_size // args.ds.tensor_parallel_size
+
+
 def finish_args(flat: argparse.Namespace) -> SimpleNamespace:
     """Nest the parsed options (``args.algo.kl``...) and run OpenRLHF's own checks, which also fill in defaults.
 

@@ -13,6 +13,7 @@ from openrlhf_rpo.credentials import objection
 from openrlhf_rpo.errors import UsageError, end_on_term
 from openrlhf_rpo.launch.failures import chain_of
 from openrlhf_rpo.platform.cpu import FLOAT32, has_nvcc
+from openrlhf_rpo.upstream import n_processes
 
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what a submitted job was given, as JSON
 Need = tuple[str, int, str]  # component, number of devices, the flags that set it
@@ -20,11 +21,11 @@ Need = tuple[str, int, str]  # component, number of devices, the flags that set 
 
 def required_devices(args: SimpleNamespace) -> list[Need]:
     """Devices by component, as OpenRLHF's ``train`` will request them: GPUs, or CPUs on a CPU host."""
-    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    actors = n_processes(args.actor)
     engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
-    reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
-    critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
-    reward = 0 if args.reward.remote_url else args.reward.num_nodes * args.reward.num_gpus_per_node
+    reference = n_processes(args.ref) if args.algo.kl.init_coef > 0 else 0
+    critic = n_processes(args.critic) if args.critic.model_name_or_path else 0
+    reward = 0 if args.reward.remote_url else n_processes(args.reward)
     if args.train.colocate_all or args.train.colocate_actor_ref:
         reference = 0
     if args.train.colocate_all and not args.train.async_enable:

@@ -12,8 +12,8 @@ from openrlhf_rpo.algo.methods import METHODS, Method, method_class, methods_wit
 from openrlhf_rpo.algo.presets import expand, preset
 from openrlhf_rpo.config import RPOConfig, add_options
 from openrlhf_rpo.credentials import refuse_credentials
-from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.launch import asynchronous
+from openrlhf_rpo.errors import UsageError, need
+from openrlhf_rpo.launch import asynchronous, processes
 from openrlhf_rpo.launch.early import check_words, refuse
 from openrlhf_rpo.launch.former import refuse_former
 from openrlhf_rpo.option import options_of
@@ -149,9 +149,9 @@ def _apply_presets(kind: type[Method], flat: argparse.Namespace, given: set[str]
 def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
     """Stand in for --reward.remote_url with a shipped reward: without it, OpenRLHF expects a reward model."""
     given = [name for name in _REWARDS if getattr(flat, name)]
-    _need(len(given) < 2, f"{' and '.join(f'--{name}' for name in given)} are sources of one reward: give one")
+    need(len(given) < 2, f"{' and '.join(f'--{name}' for name in given)} are sources of one reward: give one")
     if not rpo.reward.functions:
-        _need(
+        need(
             given or getattr(flat, "train.agent_func_path"),
             "nothing gives rewards: --rpo.reward.functions (math, format, cosine), --reward.remote_url (a Python file "
             "or a server), or --reward.model_name_or_path (a reward model)",
@@ -168,7 +168,7 @@ def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
 def _keep_out_wandb_key(flat: argparse.Namespace) -> None:
     """OpenRLHF needs a value to turn W&B on, and stores it among the options. Raises UsageError for what could be a key."""
     key = getattr(flat, "logger.wandb.key")
-    _need(
+    need(
         len(key or "") <= _LONGEST_WORD,
         "--logger.wandb.key: a key on the command line is in the process list: set WANDB_API_KEY or use `wandb login`, and "
         "give any short word here, such as on",
@@ -213,76 +213,72 @@ def _absolute_if_here(value: str) -> str:
 
 def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     """Contradictions that OpenRLHF misses, or finds only after the engines have started. Raises UsageError."""
-    _need(
+    need(
         rpo.enable or rpo.advantage.baseline != "zero",
         "--rpo.advantage.baseline zero (--rpo.preset raft) needs RPO: with --rpo.enable false OpenRLHF's estimator would "
         "still center the rewards. For RAFT on full paths use --rpo.method off",
     )
-    _need(args.actor.model_name_or_path, "--actor.model_name_or_path is missing: a model folder or a hub name")
-    _check_batches(args, "actor", dealt_evenly=rpo.enable and shares_prefixes(args))
+    need(args.actor.model_name_or_path, "--actor.model_name_or_path is missing: a model folder or a hub name")
+    processes.check(args, dealt_evenly=rpo.enable and shares_prefixes(args))
     for flag, steps in (("eval.steps", args.eval.steps), ("ckpt.save_steps", args.ckpt.save_steps)):
-        _need(steps != 0, f"--{flag} {steps}: every how many steps, 1 or more, or -1 for never")
+        need(steps != 0, f"--{flag} {steps}: every how many steps, 1 or more, or -1 for never")
     _check_penalties(args)
-    _need(
+    need(
         not args.ds.load_in_4bit,
         "weights of --ds.load_in_4bit cannot be sent to vLLM's engines, which hold weights of 16 bits: leave it out",
     )
-    _need(
+    need(
         rpo.enable or args.ds.param_dtype != "fp16",
         "--ds.param_dtype fp16 needs RPO: with --rpo.enable false OpenRLHF's engines hold bfloat16 weights. For plain "
         "sampling use --rpo.method off",
     )
     _check_lora(args, rpo)
-    _check_colocation(args)
-    _check_groups(args)
     asynchronous.check(args, rpo)
     if rpo.enable:
         _check_rpo(args, rpo)
-    if args.algo.advantage.estimator == "gae":
-        _check_batches(args, "critic", dealt_evenly=False)
 
 
 def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
     """What RPO, unlike plain OpenRLHF, needs or cannot do."""
     samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    _need(
+    need(
         samples % args.train.batch_size == 0,
         f"a step samples {args.rollout.batch_size} questions x {args.rollout.n_samples_per_prompt} = {samples}, "
         f"which is not a multiple of --train.batch_size {args.train.batch_size}",
     )
-    _need(
+    need(
         not args.train.agent_func_path,
         "RPO replays single-turn paths: --train.agent_func_path needs --rpo.enable false",
     )
-    _need(
+    need(
         args.data.max_images_per_prompt == 0,
         "RPO replays token ids, and images would be expanded twice: --data.max_images_per_prompt needs --rpo.enable false",
     )
-    _need(
+    need(
         rpo.drafts.mode != "auto" or args.vllm.tensor_parallel_size == 1,
         f"--rpo.drafts auto with --vllm.tensor_parallel_size {args.vllm.tensor_parallel_size}: the processes of an engine "
         "would each time their passes, and could decide differently. Use --rpo.drafts on, or off",
     )
     rpo.method.check_run(args)
     estimator = args.algo.advantage.estimator
-    _need(
+    need(
         rpo.advantage.baseline != "zero" or estimator == "reinforce",
         f"--rpo.advantage.baseline zero makes a sample's reward its advantage, but --algo.advantage.estimator {estimator} "
         "subtracts a baseline: add --algo.advantage.estimator reinforce",
     )
     if rpo.shared_prefix == "on" and (reason := cannot_share(args)):
         raise UsageError(f"--rpo.shared_prefix on cannot work: {reason}")
-    _need(args.vllm.num_engines, "--vllm.num_engines is missing: RPO generates through vLLM, at least 1 engine")
-    _need(
+    need(args.vllm.num_engines, "--vllm.num_engines is missing: RPO generates through vLLM, at least 1 engine")
+    need(
         not (args.algo.dynamic_filtering_enable and not args.reward.remote_url),
         "--algo.dynamic_filtering_enable needs scores at rollout: a reward function or server, not a reward model",
     )
-    _need(
+    need(
         args.reward.remote_url or rpo.init.mode != "bulk",
         "--rpo.init.mode bulk needs scores before training: a reward function or server, not a reward model; or "
         "--rpo.init.mode progressive",
     )
-    _need(
+    need(
         not (args.train.enable_ema and (args.ds.zero_stage == 3 or args.ds.lora.rank)),
         "--train.enable_ema averages whole weights: --ds.zero_stage 2 or less, and no --ds.lora.rank",
     )
@@ -291,110 +287,29 @@ def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
 def _check_lora(args: SimpleNamespace, rpo: RPOConfig) -> None:
     """Adapters reach the engines through ``training/adapter.py``, which needs RPO and whole weights."""
     rank = args.ds.lora.rank
-    _need(
+    need(
         rpo.enable or not (rank > 0 and args.vllm.num_engines),
         f"--ds.lora.rank {rank}: with --rpo.enable false, OpenRLHF {upstream.SUPPORTED_VERSION} sends an adapter's weights "
         "to vLLM under unknown names, and the first weight sync would fail. For a baseline with an adapter use "
         "--rpo.method off",
     )
-    _need(
+    need(
         not rank or (args.ds.zero_stage < 3 and args.ds.tensor_parallel_size == 1),
         f"--ds.lora.rank {rank} needs whole weights in every process to send them to vLLM: --ds.zero_stage 2 or less (now "
         f"{args.ds.zero_stage}), and no --ds.tensor_parallel_size",
     )
 
 
-def _check_groups(args: SimpleNamespace) -> None:
-    """The processes of a model form rings and tensor parallel groups; those that only run forward get a micro-batch each."""
-    together = args.ds.ring_attn_size * args.ds.tensor_parallel_size
-    samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
-    forward = ["ref"] * (args.algo.kl.init_coef > 0) + ["reward"] * (not args.reward.remote_url)
-    for name in ("actor", *["critic"] * (args.algo.advantage.estimator == "gae"), *forward):
-        devices = _devices(getattr(args, name))
-        where = f"--{name}.num_nodes x --{name}.num_gpus_per_node is {devices}"
-        _need(
-            devices % together == 0,
-            f"{where}, not a multiple of --ds.ring_attn_size x --ds.tensor_parallel_size, {together}",
-        )
-        _need(
-            name not in forward or args.train.dynamic_batch_enable or -(-samples // micro) >= devices // together,
-            f"{where}, and a step's {samples} samples make {-(-samples // micro)} batches of --rollout.micro_batch_size "
-            f"{micro}: each process needs one. Lower --{name}.num_gpus_per_node or --rollout.micro_batch_size",
-        )
-
-
-def _check_batches(args: SimpleNamespace, name: str, dealt_evenly: bool) -> None:
-    """All processes of a trained model need equally many micro-batches: the others would wait for one with fewer."""
-    replicas = max(1, _devices(getattr(args, name)) // args.ds.ring_attn_size // args.ds.tensor_parallel_size)
-    batch, micro, forward = args.train.batch_size, args.train.micro_batch_size, args.rollout.micro_batch_size
-    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    _need(
-        batch % (micro * replicas) == 0,
-        f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {replicas} "
-        f"{name} processes (rings and tensor parallel groups count as one)",
-    )
-    _need(
-        replicas == 1 or dealt_evenly or args.train.dynamic_batch_enable or samples % (forward * replicas) == 0,
-        f"a step's {samples} samples are not a multiple of --rollout.micro_batch_size {forward} x "
-        f"{replicas} {name} processes: the others would wait for one that got fewer",
-    )
-
-
 def _check_penalties(args: SimpleNamespace) -> None:
     """OpenRLHF asserts these, but only after the first rollout."""
     buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens or args.data.max_len
-    _need(
+    need(
         buffer is None or buffer <= longest,
         f"--reward.overlong_buffer_len {buffer} is longer than the longest answer, {longest} tokens "
         "(--rollout.max_new_tokens, else --data.max_len)",
     )
     coefficient = args.reward.stop_properly_penalty_coef
-    _need(
+    need(
         coefficient is None or coefficient <= 1,
         f"--reward.stop_properly_penalty_coef {coefficient}: 0 to 1 to scale a reward, or below 0 to replace it",
     )
-
-
-def _check_colocation(args: SimpleNamespace) -> None:
-    """Models that share devices must match in size; OpenRLHF checks after Ray, or even every engine, has started."""
-    train = args.train
-    devices = {name: _devices(getattr(args, name)) for name in ("actor", "critic", "reward")}
-    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
-    with_critic = args.critic.model_name_or_path is not None
-
-    if args.algo.kl.init_coef > 0 and (train.colocate_all or train.colocate_actor_ref):
-        _need_same_size(args, "ref", "actor", "colocate_all" if train.colocate_all else "colocate_actor_ref")
-    if with_critic and train.colocate_critic_reward:
-        _need_same_size(args, "critic", "reward", "colocate_critic_reward")
-    elif train.colocate_all:
-        sharing = (["critic"] if with_critic else []) + ([] if args.reward.remote_url else ["reward"])
-        for name in sharing:
-            _need(
-                devices[name] <= devices["actor"],
-                f"--train.colocate_all: --{name}.num_nodes x --{name}.num_gpus_per_node is {devices[name]}, "
-                f"more than the {devices['actor']} devices of the actor",
-            )
-    if train.colocate_all and not train.async_enable and engines:
-        _need(
-            engines == devices["actor"],
-            f"--train.colocate_all: --vllm.num_engines x --vllm.tensor_parallel_size is {engines}, "
-            f"but the actor has {devices['actor']} devices: they must be equal",
-        )
-
-
-def _need_same_size(args: SimpleNamespace, one: str, other: str, flag: str) -> None:
-    a, b = getattr(args, one), getattr(args, other)
-    _need(
-        (a.num_nodes, a.num_gpus_per_node) == (b.num_nodes, b.num_gpus_per_node),
-        f"--train.{flag}: --{one}.num_nodes {a.num_nodes} and --{one}.num_gpus_per_node {a.num_gpus_per_node} must be "
-        f"those of --{other} ({b.num_nodes} and {b.num_gpus_per_node})",
-    )
-
-
-def _devices(group: SimpleNamespace) -> int:
-    return group.num_nodes * group.num_gpus_per_node
-
-
-def _need(condition: object, message: str) -> None:
-    if not condition:
-        raise UsageError(message)

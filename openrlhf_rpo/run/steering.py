@@ -14,6 +14,7 @@ from typing import Any
 from openrlhf_rpo.config import changeable
 from openrlhf_rpo.training.passes import shares_prefixes
 from openrlhf_rpo.types import Question
+from openrlhf_rpo.upstream import n_processes
 
 # OpenRLHF's options that do not affect sampling or training, except through rounding on other hardware or kernels.
 # Ours are marked with ``option(may_change=True)``.
@@ -40,7 +41,7 @@ def steering_options(args: SimpleNamespace, questions: Iterable[Question]) -> di
     options["order of the questions"] = _hash(json.dumps([q.question_id for q in questions]).encode())
     if not args.ds.use_universal_ckpt:
         trained = [args.actor, args.critic] if args.algo.advantage.estimator == "gae" else [args.actor]
-        options[PROCESSES] = [model.num_nodes * model.num_gpus_per_node for model in trained]
+        options[PROCESSES] = list(map(n_processes, trained))
     files = [Path(url) for url in args.reward.remote_url or [] if url.endswith(".py")]
     options["content of the reward file"] = _hash(b"".join(file.read_bytes() for file in files)) if files else None
     if ".py:" in args.rpo.method:  # the file may have moved

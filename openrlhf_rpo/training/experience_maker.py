@@ -16,7 +16,13 @@ from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.batches import drawn_order, fewest_micro_batches, fit, micro_batches, over_ranks
 from openrlhf_rpo.types import Group
-from openrlhf_rpo.upstream import Experience, RemoteExperienceMaker, apply_length_penalties, length_penalties
+from openrlhf_rpo.upstream import (
+    Experience,
+    RemoteExperienceMaker,
+    apply_length_penalties,
+    length_penalties,
+    n_processes,
+)
 
 CENTERED = frozenset({"group_norm", "rloo", "reinforce_baseline", "dr_grpo"})
 """Estimators that subtract a mean of the group (upstream, trainer/ppo_utils/experience_maker.py). That of equal rewards may
@@ -50,7 +56,7 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         """Sample indices of each micro-batch, rank by rank, with the same number of micro-batches per rank."""
         args = self.args
         size = self._group_size
-        ranks = over_ranks(rows, size, args.actor.num_nodes * args.actor.num_gpus_per_node)
+        ranks = over_ranks(rows, size, n_processes(args.actor))
         if not args.train.dynamic_batch_enable:
             micro = args.rollout.micro_batch_size
             return [rank[i : i + micro] for rank in ranks for i in range(0, len(rank), micro)]

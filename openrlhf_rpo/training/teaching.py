@@ -13,7 +13,13 @@ import torch
 
 from openrlhf_rpo.training.passes import learns_from_advantages_alone
 from openrlhf_rpo.training.shared_prefix.batches import over_ranks
-from openrlhf_rpo.upstream import Experience, make_experience_batch, remove_padding_in_sequences, split_experience_batch
+from openrlhf_rpo.upstream import (
+    Experience,
+    make_experience_batch,
+    n_replicas,
+    remove_padding_in_sequences,
+    split_experience_batch,
+)
 
 
 def teaches(experience: "Experience") -> torch.Tensor:
@@ -64,7 +70,7 @@ def deal_again(experiences: list["Experience"], args: SimpleNamespace) -> list["
     Ranks wait for each other at every micro-batch. The experiences as they are on one rank, and with dynamic micro-batches,
     which are made by cost. ``index`` of each is lost.
     """
-    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size // args.ds.tensor_parallel_size
+    ranks = n_replicas(args, "actor")
     if ranks == 1 or args.train.dynamic_batch_enable:
         return experiences
     order = torch.tensor([i for experience in experiences for i in experience.index]).argsort().tolist()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from openrlhf_rpo.training.passes import LOGITS_AT_ONCE, works_in_chunks
+from openrlhf_rpo.upstream import n_processes
 
 GIB = 1024**3
 ACTIVATION_BYTES = 34
@@ -51,7 +52,7 @@ def shape_of(config: object, parameters: int) -> ModelShape:
 def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
     """A policy process: weights, gradients, optimizer; activations and logits of one micro-batch of the longest paths."""
     n, width = shape.parameters, weight_bytes(args)
-    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
+    ranks = n_processes(args.actor)
     stage = args.ds.zero_stage
 
     def share(from_stage: int) -> int:

@@ -16,6 +16,7 @@ from openrlhf_rpo.launch.doctor.findings import PASS, Finding
 from openrlhf_rpo.launch.doctor.memory import ModelShape
 from openrlhf_rpo.launch.doctor.seconds import Cluster, Drafts, Rates, Work
 from openrlhf_rpo.training.passes import needs_old_log_probs
+from openrlhf_rpo.upstream import n_processes
 
 ACCEPTED = 0.65
 """The chance of a drafted token whose predecessors are accepted."""
@@ -46,7 +47,7 @@ def a_step(shape: ModelShape, args: SimpleNamespace, config: RPOConfig, prompt: 
 
 def _machine(shape: ModelShape, args: SimpleNamespace, gpu: str, length: float) -> tuple[Rates, Cluster]:
     per_engine = args.vllm.tensor_parallel_size
-    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
+    ranks = n_processes(args.actor)
     rates = seconds.of_gpus(shape, gpu, per_engine, length, args.vllm.enable_sleep, ranks)
     memory = args.vllm.gpu_memory_utilization * seconds.GPUS[gpu][2] * per_engine
     limit = limits_of(args.rpo.engine_limits).get("max_num_seqs", seconds.SEQUENCES)

@@ -14,7 +14,7 @@ from lab.testbed import model_dir
 from openrlhf_rpo import platform
 from openrlhf_rpo.cli import train_rpo_ray
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.launch import cluster, options, preflight
+from openrlhf_rpo.launch import cluster, options, preflight, processes
 from openrlhf_rpo.launch.cluster import adapt_options, check_resources, required_devices, start_patiently
 
 platform.prepare()  # before OpenRLHF is imported
@@ -132,8 +132,7 @@ def test_the_devices_are_those_that_upstream_asks_for(parse, asked_by_upstream, 
 def test_what_is_refused_as_a_misfit_upstream_cannot_start(parse, asked_by_upstream, monkeypatch, misfit):
     with pytest.raises(UsageError):
         parse(**changes_of("all") | misfit)
-    monkeypatch.setattr(options, "_check_colocation", lambda args: None)
-    monkeypatch.setattr(options, "_check_batches", lambda *args, **kwargs: None)
+    monkeypatch.setattr(processes, "check", lambda *args, **kwargs: None)
     with pytest.raises((AssertionError, IndexError)):
         asked_by_upstream(parse(**changes_of("all") | misfit))
 

@@ -176,22 +176,6 @@ def test_a_missing_model_is_named(parse):
 # ── Batch sizes ──
 
 
-def test_a_training_batch_must_divide_into_micro_batches_of_all_actors(parse):
-    with pytest.raises(UsageError, match="batch_size 32 is not a multiple of --train.micro_batch_size 6 x 1"):
-        parse(train__micro_batch_size=6)
-    with pytest.raises(UsageError, match="--train.micro_batch_size 8 x 3 actor processes"):
-        parse(actor__num_gpus_per_node=3)
-    parse(actor__num_gpus_per_node=4)
-
-
-def test_actors_of_one_ring_count_as_one(parse):
-    """8 actors in rings of 4 are 2 replicas, and 32 is a multiple of 8 x 2."""
-    eight = {"actor__num_gpus_per_node": 8, "rollout__micro_batch_size": 4}
-    parse(**eight, ds__ring_attn_size=4)
-    with pytest.raises(UsageError, match="x 8 actor"):
-        parse(**eight)
-
-
 def test_what_a_step_samples_must_divide_into_training_batches(parse):
     with pytest.raises(UsageError, match="8 questions x 5 = 40, which is not a multiple of --train.batch_size 32"):
         parse(rollout__n_samples_per_prompt=5)
@@ -202,43 +186,7 @@ def test_plain_openrlhf_may_carry_a_rest_over_to_the_next_step(parse):
     parse(rollout__n_samples_per_prompt=5, rpo__enable="false")
 
 
-# ── Groups that share devices ──
-
-COLOCATED = {"train__colocate_all": True, "algo__kl__init_coef": 0.01, "ref__num_gpus_per_node": 1}
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"ref__num_gpus_per_node": 8}, "--ref.num_gpus_per_node 8 must be those of --actor"),
-        ({"vllm__num_engines": 2}, "tensor_parallel_size is 2, but the actor has 1"),
-        ({"algo__advantage__estimator": "gae"}, "--critic.num_gpus_per_node is 8, more than the 1"),
-        (
-            {"rpo__reward__functions": None, "reward__model_name_or_path": "rm"},
-            "--reward.num_gpus_per_node is 8, more than the 1",
-        ),
-    ],
-)
-def test_groups_that_share_devices_must_fit_each_other(parse, changes, reason):
-    parse(**COLOCATED)
-    with pytest.raises(UsageError, match=reason):
-        parse(**COLOCATED | changes)
-
-
-def test_a_critic_that_shares_with_the_reward_model_must_be_of_its_size(parse):
-    changes = {"train__colocate_critic_reward": True, "algo__advantage__estimator": "gae", "critic__num_gpus_per_node": 2}
-    with pytest.raises(UsageError, match="--critic.num_gpus_per_node 2 must be those of --reward"):
-        parse(**changes)
-    parse(**changes, reward__num_gpus_per_node=2)
-
-
-def test_every_process_gets_as_many_samples_as_the_others(parse):
-    """32 samples in micro-batches of 12 for two processes: 12 + 8 and 12, unless groups are dealt one by one."""
-    changes = {"actor__num_gpus_per_node": 2, "rollout__micro_batch_size": 12}
-    parse(**changes)
-    with pytest.raises(UsageError, match=r"32 samples are not a multiple of --rollout.micro_batch_size 12 x 2"):
-        parse(**changes, rpo__shared_prefix="off")
-    parse(**changes | {"rollout__micro_batch_size": 8}, rpo__shared_prefix="off")
+# ── Weights ──
 
 
 def test_weights_that_the_engines_do_not_hold_are_refused(parse):
@@ -269,20 +217,6 @@ def test_two_reward_sources_are_refused(parse):
     for name in ("remote_url", "model_name_or_path"):
         with pytest.raises(UsageError, match=f"--rpo.reward.functions and --reward.{name} are sources of one reward"):
             parse(**{f"reward__{name}": "reward.py"})
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"ds__tensor_parallel_size": 2, "actor__num_gpus_per_node": 1}, "actor.num_gpus_per_node is 1, not a multiple of"),
-        ({"ds__ring_attn_size": 2, "actor__num_gpus_per_node": 3}, "ring_attn_size x --ds.tensor_parallel_size, 2"),
-        ({"algo__kl__init_coef": 0.01}, "ref.num_gpus_per_node is 8, and a step's 32 samples make 4 batches of"),
-    ],
-)
-def test_every_process_of_a_model_has_its_place_and_its_batch(parse, changes, reason):
-    with pytest.raises(UsageError, match=reason):
-        parse(**changes)
-    parse(algo__kl__init_coef=0.01, ref__num_gpus_per_node=4)
 
 
 def test_a_schedule_that_openrlhf_cannot_set_up_is_refused(parse):
@@ -411,12 +345,3 @@ def test_penalties_that_openrlhf_would_refuse_after_the_first_rollout(parse):
         parse(reward__overlong_buffer_len=5000, rollout__max_new_tokens=64)
     with pytest.raises(UsageError, match="stop_properly_penalty_coef 2.0"):
         parse(reward__stop_properly_penalty_coef=2.0)
-
-
-def test_a_critic_of_another_size_gets_even_batches_too(parse):
-    critic = {"algo__advantage__estimator": "gae", "critic__model_name_or_path": "model", "actor__num_gpus_per_node": 1}
-    shape = {"rollout__batch_size": 6, "rollout__n_samples_per_prompt": 4, "train__batch_size": 24}
-    sizes = {"rollout__micro_batch_size": 8, "train__micro_batch_size": 4}
-    with pytest.raises(UsageError, match="24 samples are not a multiple of --rollout.micro_batch_size 8 x 2 critic"):
-        parse(**critic, **shape, **sizes, critic__num_gpus_per_node=2)
-    parse(**critic, **shape, **sizes, critic__num_gpus_per_node=1)
