@@ -30,10 +30,15 @@ _SQLITE = "sqlite:///"
 _RAYS_COPIES = "/runtime_resources/working_dir_files/"
 _LONGEST_WORD = 20  # W&B's keys have 40 characters or more
 _REWARDS = ("rpo.reward.functions", "reward.remote_url", "reward.model_name_or_path")
-_SCHEDULERS = (  # of transformers' those that need no more than OpenRLHF gives them
-    *("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt"),
-    *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
-)
+_CHOICES = {
+    "lr_scheduler": (  # of transformers' those that need no more than OpenRLHF gives them
+        *("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt"),
+        *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
+    ),
+    "sync_backend": ("nccl", "gloo"),
+    "grad_accum_dtype": ("fp32", "bf16", "fp16"),
+}
+"""Words that OpenRLHF passes on unread, by the last part of their option's name."""
 SHIPPED_REWARD = "rpo"  # the value of --reward.remote_url with --rpo.reward.functions
 
 
@@ -50,8 +55,7 @@ def build_parser(method: str | None = None) -> argparse.ArgumentParser:
     level.choices, level.default = ["auto", *level.choices], "auto"
     level.help += " auto: token on GPUs, where engine and trainer each round in bfloat16, but off with gspo; else off."
     for action in parser._actions:
-        if action.dest.endswith(".lr_scheduler"):
-            action.choices = _SCHEDULERS
+        action.choices = _CHOICES.get(action.dest.rpartition(".")[2], action.choices)
     dtype = next(action for action in parser._actions if action.dest == "ds.param_dtype")
     dtype.choices, dtype.default = ["auto", *dtype.choices], "auto"
     dtype.help += "; auto: bf16 on GPUs, and float32 on a CPU, where bf16 shows how a GPU rounds and is slow on most"

@@ -42,6 +42,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     if warning := check_labels(config, questions + held_out):
         print(f"Warning: {warning}", flush=True)
     check_reward(args, config)
+    if args.logger.wandb.key:
+        check_wandb()
     for flag, path in written_folders(args).items():
         check_folder(path, flag)
         _make(path, flag)
@@ -86,6 +88,19 @@ def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Qu
 def check_reward(args: SimpleNamespace, config: RPOConfig) -> None:
     """Raises UsageError when the reward file cannot be loaded, or the URL is malformed."""
     check_reward_source(config.reward, None if args.reward.remote_url == [SHIPPED_REWARD] else args.reward.remote_url)
+
+
+def check_wandb() -> str:
+    """W&B's mode. Raises UsageError without a login, for which OpenRLHF would take the option's word as the key."""
+    import wandb  # takes a second
+
+    mode = wandb.setup().settings.mode
+    if mode not in ("offline", "disabled") and not wandb.api.api_key:
+        raise UsageError(
+            "--logger.wandb.key turns W&B on, and there is no login: set WANDB_API_KEY, run `wandb login`, or keep "
+            "its files here with WANDB_MODE=offline"
+        )
+    return f"mode {mode}"
 
 
 def load_tokenizer(args: SimpleNamespace) -> Any:

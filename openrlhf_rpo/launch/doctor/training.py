@@ -25,6 +25,7 @@ from openrlhf_rpo.launch.preflight import (
     check_import,
     check_labels,
     check_reward,
+    check_wandb,
     load_data,
     load_tokenizer,
     written_folders,
@@ -70,6 +71,8 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield Finding(WARN, "data", warning)
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
+    if args.logger.wandb.key:
+        yield attempt("W&B", check_wandb)
     for flag, path in written_folders(args).items():
         try:
             check_folder(path, flag)

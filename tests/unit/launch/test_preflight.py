@@ -356,22 +356,30 @@ def test_checkpoints_whose_cache_is_lost_are_not_replaced_by_those_of_a_new_run(
 # ── The command ──
 
 
-def test_a_bad_command_ends_with_status_1_and_one_message_before_ray_or_an_engine_exists(argv, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__prompt_dataset": "none.jsonl"}, "--data.prompt_dataset none.jsonl: there is no such file"),
+        ({"logger__wandb__key": "on"}, "--logger.wandb.key turns W&B on, and there is no login"),
+    ],
+)
+def test_a_bad_command_ends_with_status_1_and_one_message_before_ray_or_an_engine_exists(
+    argv, rows, tmp_path, changes, message
+):
     program = (
         "import sys; from openrlhf_rpo.cli.train_rpo_ray import main; status = main(sys.argv[1:]); "
         "ray = sys.modules.get('ray'); started = ray is not None and ray.is_initialized(); "
         "print('ray started:', started, 'vllm:', 'vllm' in sys.modules); sys.exit(status)"
     )
-    words = argv(
-        actor__model_name_or_path=model_dir("main"),
-        data__prompt_dataset=tmp_path / "none.jsonl",
-        ckpt__path=tmp_path / "c",
-        rpo__device="cpu",
-    )
-    env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
-    result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=env)
+    rows(questions(16))
+    given = {"data__prompt_dataset": "rows.jsonl", "ckpt__path": "c", "rpo__device": "cpu"}
+    words = argv(actor__model_name_or_path=model_dir("main"), **given | changes)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    env = kept | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[3]), "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", program, *words]
+    result = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert result.returncode == 1
-    assert result.stderr.strip().splitlines()[-1].startswith(f"error: --data.prompt_dataset {tmp_path}/none.jsonl")
+    assert result.stderr.strip().splitlines()[-1].startswith(f"error: {message}")
     assert "Traceback" not in result.stderr
     assert "ray started: False vllm: False" in result.stdout
     assert not (tmp_path / "c").exists()
