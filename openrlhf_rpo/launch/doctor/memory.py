@@ -17,7 +17,10 @@ ACTIVATION_BYTES = 34
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The model's measures that the sums use; ``hidden`` and ``head_dim`` in units, ``vocabulary`` in tokens."""
+    """The model's measures that the sums use; ``hidden`` and ``head_dim`` in units, ``vocabulary`` in tokens.
+
+    ``adapter``: the parameters of a LoRA adapter, which are then the only ones trained, beside ``parameters``.
+    """
 
     parameters: int
     layers: int
@@ -25,6 +28,11 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     vocabulary: int
+    adapter: int = 0
+
+    @property
+    def trained(self) -> int:
+        return self.adapter or self.parameters
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Term:
     bytes: int
 
 
-def shape_of(config: object, parameters: int) -> ModelShape:
+def shape_of(config: object, parameters: int, adapter: int = 0) -> ModelShape:
     """From a transformers text configuration."""
     heads = config.num_attention_heads  # type: ignore[attr-defined]
     return ModelShape(
@@ -46,12 +54,13 @@ def shape_of(config: object, parameters: int) -> ModelShape:
         getattr(config, "num_key_value_heads", None) or heads,
         getattr(config, "head_dim", None) or config.hidden_size // heads,  # type: ignore[attr-defined]
         config.vocab_size,  # type: ignore[attr-defined]
+        adapter,
     )
 
 
 def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
     """A policy process: weights, gradients, optimizer; activations and logits of one micro-batch of the longest paths."""
-    n, width = shape.parameters, weight_bytes(args)
+    n, width = shape.trained, weight_bytes(args)
     ranks = n_processes(args.actor)
     stage = args.ds.zero_stage
 
@@ -59,7 +68,7 @@ def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
         return ranks if stage >= from_stage else 1
 
     terms = [
-        _divided("weights", n, width, share(3)),
+        _divided("weights", shape.parameters + shape.adapter, width, share(3)),
         _divided("gradients", n, width, share(2)),
         # A float32 copy (none if the weights are float32), first and second moment.
         _divided("optimizer", n, 8 if width == 4 else 12, share(1)),
@@ -128,10 +137,10 @@ def micro_batch_tokens(args: SimpleNamespace) -> int:
 
 
 def checkpoint_bytes(shape: ModelShape, critic: int, args: SimpleNamespace) -> int:
-    """A checkpoint: weights and float32 optimizer states of the policy and of a critic of ``critic`` parameters, and the
-    policy's moving average (--train.enable_ema), in float32 too."""
+    """A checkpoint: weights, frozen ones too, and float32 optimizer states of the policy and of a critic of ``critic``
+    parameters, and the policy's moving average (--train.enable_ema), in float32 too."""
     average = shape.parameters * 4 if args.train.enable_ema else 0
-    return (shape.parameters + critic) * (weight_bytes(args) + 12) + average
+    return (shape.parameters + shape.adapter + critic) * weight_bytes(args) + (shape.trained + critic) * 12 + average
 
 
 def total(terms: list[Term]) -> int:

@@ -111,13 +111,14 @@ def critic_parameters(args: SimpleNamespace) -> int:
 
     if not args.critic.model_name_or_path:
         return 0
-    config, parameters = _measures(args, "critic", AutoModel)
+    config, parameters, _ = _measures(args, "critic", AutoModel)
     return parameters + int(config.hidden_size)
 
 
-def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int]:
-    """Text configuration and number of parameters of a model that transformers' ``kind`` loads."""
+def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int, int]:
+    """Text configuration, parameters of a model that transformers' ``kind`` loads, and of its adapter (--ds.lora.rank)."""
     import torch
+    from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig
 
     path, trusted = getattr(args, name).model_name_or_path, args.rpo.trust_remote_code
@@ -125,9 +126,13 @@ def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int]:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
         with torch.device("meta"):
             model = kind.from_config(config, trust_remote_code=trusted)
-    except (OSError, ValueError) as error:  # missing, or of an architecture that ``kind`` does not load
+            parameters, adapter = sum(p.numel() for p in model.parameters()), 0
+            if rank := args.ds.lora.rank:
+                model = get_peft_model(model, LoraConfig(r=rank, target_modules=args.ds.lora.target_modules))
+                adapter = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    except (OSError, ValueError) as error:  # missing, of an architecture that ``kind`` does not load, no such modules
         raise UsageError(f"--{name}.model_name_or_path {path}: {error}") from error
-    return config.get_text_config(), sum(p.numel() for p in model.parameters())
+    return config.get_text_config(), parameters, adapter
 
 
 # ── Memory ──

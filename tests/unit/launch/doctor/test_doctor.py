@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.testbed import model_dir, write_dataset
+from lab.testbed import write_dataset
 from openrlhf_rpo import platform
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.cli.train_rpo_ray import main as train
-from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.launch.doctor import machine, training
 from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN
 from openrlhf_rpo.launch.doctor.memory import GIB, ModelShape
@@ -20,32 +19,6 @@ from openrlhf_rpo.launch.options import build_parser
 from openrlhf_rpo.launch.preflight import load_tokenizer
 from openrlhf_rpo.run.files import cache_copy_path, cache_url
 from openrlhf_rpo.types import Question
-
-
-@pytest.fixture
-def usual(tmp_path, monkeypatch) -> dict[str, object]:
-    """Options of a good command: 16 questions, batches of 8."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return {
-        "actor__model_name_or_path": model_dir("main"),
-        "data__prompt_dataset": write_dataset("main", tmp_path / "data", 16, 4, seed=0)[0],
-        "ckpt__path": tmp_path / "checkpoints",
-        "ckpt__output_dir": tmp_path / "model",
-        "rpo__device": "cpu",
-    }
-
-
-@pytest.fixture
-def doctor(argv, usual, capsys):
-    """The doctor's document on the usual command with changes."""
-
-    def examine(**changes):
-        status = main(["doctor", "--json", *argv(**usual | changes)])
-        document = json.loads(capsys.readouterr().out)
-        assert status == (document["status"] == FAIL)
-        return document
-
-    return examine
 
 
 def found(document: dict, topic: str, level: str) -> str:
@@ -174,74 +147,6 @@ def test_a_gpu_host_is_told_what_runs_without_flash_attention(monkeypatch):
     monkeypatch.setattr(machine, "_installed", lambda name: None)
     [missing] = [f for f in machine.versions("cuda") if f.message.startswith("flash-attn")]
     assert (missing.level, missing.remedy) == (WARN, "pip install 'flash-attn==2.8.3' --no-build-isolation")
-
-
-def test_too_little_disk_fails_with_the_sum(tmp_path):
-    finding = machine.disk(str(tmp_path / "not" / "there"), 1 << 60, "1 EiB is needed")
-    assert finding.level == FAIL and "1 EiB is needed" in finding.message and str(tmp_path) in finding.message
-    assert not (tmp_path / "not").exists()
-
-
-CACHE = 32 * 768 * 4.5  # 16 questions, 2 steps of 8
-CRITIC = {"algo__advantage__estimator": "gae", "critic__num_gpus_per_node": 1}
-
-
-@pytest.fixture
-def needed(parse, usual):
-    """Bytes and their sum: 1,000 parameters, paths of 768 tokens, groups of 4, 3 checkpoints, a critic of 100 if any."""
-    from openrlhf_rpo.launch.doctor.memory import ModelShape
-    from openrlhf_rpo.launch.doctor.training import disk_needed
-
-    def sum_up(**changes):
-        args = parse(**usual | {"ckpt__save_steps": 1, "ckpt__max_num": 3} | changes)
-        args.ds.param_dtype = "bf16"
-        shape, critic = ModelShape(1000, 1, 1, 1, 1, 1), 100 if args.critic.model_name_or_path else 0
-        return disk_needed(shape, critic, args, RPOConfig.from_namespace(args.rpo), 16, 2)[1:]
-
-    return sum_up
-
-
-def test_the_disk_holds_every_stored_path_and_a_copy_of_the_cache_in_every_checkpoint(needed):
-    n_bytes, why = needed()
-    assert n_bytes == 4 * (14_000 + CACHE) + 2_000 + CACHE
-    assert "4 checkpoints (--ckpt.max_num, the one that is being written)" in why
-    assert "32 paths x 768 tokens x 4.5 bytes" in why
-    assert "80 paths" in needed(rpo__method="verify")[1]  # every sample
-
-
-def test_the_disk_holds_a_new_checkpoint_beside_those_that_are_kept(needed, usual):
-    evaluated = {"eval__dataset": usual["data__prompt_dataset"], "eval__steps": 1}
-    for changes, kept, which in (
-        (evaluated, 5, "--ckpt.max_num, the best one, the one that is being written"),
-        (evaluated | {"ckpt__save_steps": -1}, 2, "the best one, the one that is being written"),
-        (evaluated | {"ckpt__best_metric_key": "none"}, 4, "--ckpt.max_num, the one that is being written"),
-        (evaluated | {"ckpt__save_steps": -1, "eval__steps": -1}, 0, "none is written"),
-        (evaluated | {"ckpt__disable_ds": True}, 0, "none is written"),
-        ({"ckpt__save_steps": -1}, 0, "none is written"),
-        ({"ckpt__max_num": 0}, 2, "--ckpt.max_num, the one that is being written"),  # the newest one always stays
-    ):
-        n_bytes, why = needed(**changes)
-        assert n_bytes == kept * (14_000 + CACHE) + 2_000 + CACHE
-        assert f"{kept} checkpoints ({which})" in why
-
-
-def test_the_disk_holds_the_critic_the_moving_average_and_every_exported_model(needed, usual):
-    evaluated = {"eval__dataset": usual["data__prompt_dataset"], "eval__steps": 1}
-    assert needed(**CRITIC)[0] == 4 * (15_400 + CACHE) + 2_000 + CACHE
-    assert needed(**CRITIC, critic__save_value_network=True)[0] == 4 * (15_400 + CACHE) + 2_200 + CACHE
-    assert needed(train__enable_ema=True)[0] == 4 * (18_000 + CACHE) + 2_000 + CACHE
-    n_bytes, why = needed(ckpt__save_hf=True, **evaluated)
-    assert n_bytes == 5 * (14_000 + CACHE) + 4 * 2_000 + 2_000 + CACHE
-    assert "4 models of --ckpt.save_hf, which nothing removes" in why
-    assert needed(ckpt__save_hf=True, ckpt__disable_ds=True)[0] == 2 * 2_000 + 2_000 + CACHE
-
-
-def test_a_critic_has_one_output_in_place_of_a_vocabulary(parse, usual):
-    """The testbed's model ties its logits to its embeddings: one output of 128 weights more."""
-    from openrlhf_rpo.launch.doctor.training import critic_parameters
-
-    assert critic_parameters(parse(**usual)) == 0
-    assert critic_parameters(parse(**usual, **CRITIC)) == 598_144 + 128
 
 
 def test_every_option_that_a_remedy_names_exists():

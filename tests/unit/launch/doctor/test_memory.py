@@ -1,5 +1,7 @@
 """The arithmetic of memory, held against sums by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_rpo.launch.doctor import memory
@@ -61,6 +63,14 @@ def test_a_checkpoint_holds_a_critic_and_a_moving_average(args):
     n = QWEN_1_5B.parameters
     assert memory.checkpoint_bytes(QWEN_1_5B, 100, args()) == 14 * n + 14 * 100
     assert memory.checkpoint_bytes(QWEN_1_5B, 100, args(train__enable_ema=True)) == 18 * n + 14 * 100
+
+
+def test_of_an_adapter_alone_there_are_gradients_and_an_optimizer_and_all_weights_are_saved(args):
+    shape = replace(QWEN_1_5B, adapter=1000)
+    terms = bytes_of(memory.training_terms(shape, args()))
+    assert terms["weights"] == 2 * (shape.parameters + 1000)
+    assert (terms["gradients"], terms["optimizer"]) == (2 * 1000 // 8, 12 * 1000 // 8)
+    assert memory.checkpoint_bytes(shape, 0, args()) == 2 * (shape.parameters + 1000) + 12 * 1000
 
 
 def test_keys_and_values_of_a_token_are_28_kib(args):
