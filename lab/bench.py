@@ -89,6 +89,7 @@ def header(title: str, known: dict[str, Any]) -> list[str]:
         "",
         f"    {known['command']}",
         "",
+        *([f"The runs are of {len(code)} versions of the package.", ""] if len(code := known.get("code", ())) > 1 else []),
     ]
 
 

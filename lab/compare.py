@@ -21,11 +21,13 @@ _DEEPSPEEDS_OWN = {"ds_config", "ds_version"}
 
 
 def differences(checkpoints: Path, model: Path, other_checkpoints: Path, other_model: Path) -> list[str]:
-    """A sentence per difference: database, final weights, then every tensor of the last checkpoint."""
+    """A sentence per difference: database, final weights, then every tensor of the last checkpoints."""
     found = list(_compare("database", database(checkpoints), database(other_checkpoints)))
     found += _compare("final weights", weights(model), weights(other_model))
-    last, other = (c / "_actor" / (c / "_actor" / "latest").read_text() for c in (checkpoints, other_checkpoints))
-    return found + checkpoint_differences(last, other)
+    for latest in _some(checkpoints, "_*/latest"):  # the policy's, and a critic's
+        last, other = (c / latest.parent.name for c in (checkpoints, other_checkpoints))
+        found += checkpoint_differences(last / latest.read_text(), other / (other / "latest").read_text())
+    return found
 
 
 def checkpoint_differences(folder: Path, other: Path) -> list[str]:
@@ -51,12 +53,19 @@ def database(checkpoints: Path) -> dict[str, Any]:
 
 def weights(model: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a saved model."""
-    return {name: tensor for file in sorted(model.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+    return {name: tensor for file in _some(model, "*.safetensors") for name, tensor in load_file(file).items()}
 
 
 def checkpoint(folder: Path) -> dict[str, Any]:
     """DeepSpeed's files: module, optimizer, scheduler, the run's own states. They are trusted."""
-    return {f.name: torch.load(f, map_location="cpu", weights_only=False) for f in sorted(folder.glob("*.pt"))}
+    return {f.name: torch.load(f, map_location="cpu", weights_only=False) for f in _some(folder, "*.pt")}
+
+
+def _some(folder: Path, pattern: str) -> list[Path]:
+    """The files, of which there must be one: nothing equals nothing."""
+    if not (files := sorted(folder.glob(pattern))):
+        raise FileNotFoundError(f"{folder}: no {pattern}")
+    return files
 
 
 def _without_times(row: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ of 32, and there are as many more where they are smaller.
 
 Each arm is compared seed by seed with the best arm on full answers, the best by validation accuracy (where nothing was
 tuned, the first): mean differences with 95 % intervals by bootstrap over the seeds (``over_seeds``), of these questions.
-Budgets and accuracies that a run passes before its first evaluation are left out: nothing was measured there.
+Budgets and accuracies that a run passes before its first evaluation, or does not reach, are left out: nothing was measured.
 
     make bench NAME=evidence QUICK=1
     python -m lab.bench evidence --levels hard --tune               only the first part; finished runs are not run again
@@ -35,11 +35,12 @@ from typing import Any
 from lab import frontier, tasks
 from lab.arms import Arm
 from lab.bench import about, header, table, write_report
+from lab.curves import Curve, cost_to, first_of, mean_curve, spread
 from lab.plot import save_plot
 from lab.real.families import STRETCH
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation.bootstrap import Interval, interval
-from openrlhf_rpo.reports.comparison import at, cost_of
+from openrlhf_rpo.reports.comparison import at
 
 FULL = {"grpo": "grpo_alone", "dapo": "dapo", "raft": "raft"}
 """Arms on full answers: their name here, and the frontier's."""
@@ -50,8 +51,6 @@ SAMPLES = 32
 TEST_SETS = STRETCH["train"] // frontier.N_HELDOUT - 1
 """Behind validation, and before the questions that a family trains on."""
 ACCURACIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-Curve = Sequence[tuple[float, float]]
-"""(generated tokens, accuracy) at each evaluation, from 0 tokens on."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +86,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         report = _changed(args, **places, lr=None, shape=None, passes=[1])
         longer = (args.reuse_steps or args.steps) / args.steps
         lasting = {level: [lengthened(arm, longer) for arm in some] for level, some in chosen.items()}
-        for level, found in frontier.measure(report, lasting)["levels"].items():
+        measured = frontier.measure(report, lasting)
+        figures["code"] = measured["code"]
+        for level, found in measured["levels"].items():
             figures["levels"][level] |= compared(found, figures["levels"][level], bool(args.samples[1]))
     write_report(args.report, figures, page(figures, None if args.tune else args.report))
     if args.report and not args.tune:
@@ -121,6 +122,8 @@ def given(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Arm]
     """As ``tuned``, with the cells of ``--cells``. Raises UsageError for one that names none, and with ``--tune``."""
     if args.tune:
         raise UsageError("--cells are those of a report: leave out --tune, or --cells")
+    if len({text.partition("=")[0] for text in args.cells}) < len(args.cells):
+        raise UsageError(f"--cells {' '.join(args.cells)}: one cell an arm")
     chosen = {level: [_given(text, args, level) for text in args.cells] for level in args.levels}
     return {level: {} for level in args.levels}, chosen
 
@@ -188,8 +191,6 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any], averaged: bool)
     full = [short for name in level["chosen"] for short in FULL if FULL[short] == name]
     best = max(full, key=lambda short: level["tuning"].get(level["chosen"][FULL[short]], 0.0), default=None)
     own = {short: found[name] for short, name in NAMES.items() if name in found}
-    if not own:
-        raise UsageError("no run of the report is finished: the same command without --finished trains them")
     base = own.get(best)
     return {
         "base": found["base"],
@@ -215,14 +216,14 @@ def _summary(one: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
         "seconds": _spread(quiet) if quiet else None,
         "phases": one["phases"] if len(quiet) == len(runs) else None,
         "at_tokens": one["at_tokens"],
-        "tokens_to": {a: [round(fmean(found)), len(found)] for a, found in reached.items() if found},
+        "tokens_to": {a: _spread(found) for a, found in reached.items() if found},
         "runs": runs,
     }
 
 
 def _spread(values: Sequence[float]) -> list[float]:
     """Mean, standard deviation (0 for one value), number."""
-    return [round(fmean(values), 4), round(frontier.spread(values), 4), len(values)]
+    return [round(fmean(values), 4), round(spread(values), 4), len(values)]
 
 
 def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
@@ -244,17 +245,6 @@ def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) ->
         },
     }
     return {name: _rounded(over_seeds(values)) for name, values in found.items()}
-
-
-def first_of(curve: Curve) -> float:
-    """Tokens at the first evaluation after the one of the base model."""
-    return curve[min(1, len(curve) - 1)][0]
-
-
-def cost_to(curves: Sequence[Curve], accuracy: float) -> list[float]:
-    """The tokens at which each curve that does reaches an accuracy; empty if one has it before its first evaluation."""
-    costs = [(curve, cost) for curve in curves if (cost := cost_of(curve, accuracy)) is not None]
-    return [cost for _, cost in costs] if all(cost >= first_of(curve) for curve, cost in costs) else []
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
@@ -286,7 +276,7 @@ def plot(levels: Mapping[str, Any], report: Path) -> None:
                 curves, style = [run["curve"] for run in one["runs"].values()], {"color": f"C{number}", "marker": "."}
                 for curve in curves:
                     axis.plot(*zip(*curve, strict=True), **style, lw=0.6, alpha=0.25)
-                axis.plot(*zip(*frontier.mean_curve(curves), strict=True), **style, lw=2, label=name)
+                axis.plot(*zip(*mean_curve(curves), strict=True), **style, lw=2, label=name)
             axis.set(xlabel="generated tokens", ylabel="accuracy on test questions", ylim=(0, 1), title=f"level {level}")
 
     save_plot(report, draw, panels=len(levels))
@@ -315,7 +305,7 @@ def _results(found: Mapping[str, Any]) -> list[str]:
             *(_cell(one[what], "{:.3f} ± {:.3f} ({})") for what in ("averaged", "policy")),
             *(_cell(one[what], "{:,.0f} ± {:,.0f}") for what in ("tokens", "kept")),
             _cell(one["seconds"], "{:.0f} ± {:.0f} ({})"),
-            *(_cell(one["tokens_to"].get(str(a)), "{:,} ({})") for a in ACCURACIES),
+            *(_cell(one["tokens_to"].get(str(a)), "{:,.0f} ± {:,.0f}") for a in ACCURACIES),
         ]
         for name, one in found["arms"].items()
     ]

@@ -4,7 +4,8 @@ Every run uses the real command (Ray, DeepSpeed, vLLM) on the testbed's base mod
 Accuracy is from the bare question at temperature 1: during training (--eval.steps), and of the trained model with 8 samples
 per question (`openrlhf-rpo eval`), which also gives pass@8 (--samples). Generated tokens are all those sampled for training,
 including the initial cache but not evaluations. Seconds are those of training steps (rollout, rewards, forward passes,
-optimizer, weight sync, cache), without start-up and evaluations.
+optimizer, weight sync, reading the cache), without start-up, evaluations and the commit of a step to the cache, which takes
+some 20 ms here.
 
     make bench NAME=frontier QUICK=1                                 one arm, one level, a few steps
     python -m lab.bench frontier --seeds 0 1 2 --report FILE         finished runs are not run again
@@ -22,19 +23,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from lab.arms import PASSES, Arm, arms
 from lab.bench import about, header, table, write_report
 from lab.command import GRPO, option_words
+from lab.curves import at_tokens, mean_curve, spread
 from lab.figures import RunFigures, read_run
 from lab.plot import save_plot
-from lab.runs import Run, Variant, check_folder, finished, record_of, words_of
+from lab.runs import Run, Variant, finished, record_of, words_of
 from lab.tasks import NAMES, Task, task
-from lab.training import Job, in_turn
+from lab.training import Job, in_turn, to_train
 from openrlhf_rpo.errors import Failed, UsageError
-from openrlhf_rpo.reports.comparison import at
 from openrlhf_rpo.run.files import contents_of
 
 N_HELDOUT = 128
@@ -128,18 +129,21 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
     cells = [cell(args, level, arm, seed) for seed in args.seeds for level, some in chosen.items() for arm in some]
     if args.finished:
         cells = [one for one in cells if finished(one.job.run)]
-    for one in cells:
-        check_folder(one.job.run, one.job.words, one.job.data)
-    list(in_turn([one.job for one in cells if not finished(one.job.run)], args.at_once))
+    list(in_turn(to_train(one.job for one in cells), args.at_once))
     results = [(one, figures_of(one, args.samples[1])) for one in cells]
+    code = sorted({str(record_of(one.job.run).get("code")) for one in cells})
     levels: dict[str, Any] = {}
     several = args.lr or args.shape or args.passes != [1]
     for level, some in chosen.items():
-        levels[level] = {"base": base_accuracy(level, [figures for one, figures in results if one.level == level])}
+        on_level = [figures for one, figures in results if one.level == level]
+        if not on_level:
+            raise UsageError(f"level {level}: no run is finished: the same command without --finished trains them")
+        known = None if args.held_out_after else task(level).accuracy
+        levels[level] = {"base": known if known is not None else base_accuracy(on_level)}
         for arm in some:
             if found := [figures for one, figures in results if (one.level, one.arm) == (level, arm)]:
-                levels[level][arm.label if several else arm.name] = summarize(found, arm, level)
-    return about() | {"levels": levels, "evaluation": _evaluation(*args.samples)}
+                levels[level][arm.label if several else arm.name] = summarize(found, arm)
+    return about() | {"levels": levels, "code": code, "evaluation": _evaluation(*args.samples)}
 
 
 def varied(args: argparse.Namespace, level: str) -> list[Arm]:
@@ -222,7 +226,7 @@ def figures_of(one: Cell, samples: int) -> dict[str, Any]:
     without = [step.no_variance for step in figures.steps if step.no_variance is not None]
     tokens, clock = _cumulated(figures)
     curve = [(tokens[step], clock[step], accuracy) for step, accuracy, _ in figures.evaluations]
-    last = {"accuracy": curve[-1][2], "pass_at_k": {}, "tokens": figures.steps[-1].generated}
+    last = {"accuracy": curve[-1][2], "pass_at_k": {}, "tokens": figures.evaluations[-1][2]}
     return {
         "seed": one.seed,
         "curve": curve,
@@ -263,14 +267,15 @@ def end_figures(folder: Path, data: Mapping[str, str], samples: int, on: Task) -
     return json.loads(result.read_text())["figures"]
 
 
-def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dict[str, Any]:
-    """Means and standard deviations over seeds: final figures, and accuracy at each budget of generated tokens."""
+def summarize(results: Sequence[Mapping[str, Any]], arm: Arm) -> dict[str, Any]:
+    """Means and standard deviations over seeds: final figures, and accuracy at each budget of generated tokens that lies
+    between the first evaluation and the end of every run."""
     finals = [r["end"]["accuracy"] for r in results]
     pass_at_8 = [r["end"]["pass_at_k"]["8"] for r in results if "8" in r["end"]["pass_at_k"]]
-    base, at_budget = base_accuracy(level, results), {}
+    at_budget = {}
     for budget in BUDGETS:
-        values = [v for v in (at_tokens(r["curve"], base, budget) for r in results) if v is not None]
-        if values:
+        values = [at_tokens([(t, a) for t, _, a in r["curve"]], budget) for r in results]
+        if None not in values:
             at_budget[str(budget)] = [round(fmean(values), 4), round(spread(values), 4), len(values)]
     without = [r["no_variance"] for r in results if r["no_variance"] is not None]
     return {
@@ -306,21 +311,9 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm, level: str) -> dic
     }
 
 
-def base_accuracy(level: str, results: Sequence[Mapping[str, Any]]) -> float | None:
-    """Accuracy of the model that starts: of many samples, or on a family the mean of the runs' evaluations before they train
-    (None without a run)."""
-    known = task(level).accuracy
-    return known if known is not None or not results else fmean(r["curve"][0][2] for r in results)
-
-
-def at_tokens(curve: Sequence[Sequence[float]], base: float, budget: float) -> float | None:
-    """Accuracy at ``budget`` generated tokens by linear interpolation; None past the end of the run."""
-    return at([(0.0, base), *((p[0], p[2]) for p in curve if p[0] > 0)], budget)
-
-
-def spread(values: Sequence[float]) -> float:
-    """Standard deviation; 0 for one value."""
-    return stdev(values) if len(values) > 1 else 0.0
+def base_accuracy(results: Sequence[Mapping[str, Any]]) -> float:
+    """Accuracy of the model that starts: the mean of the runs' evaluations before they train."""
+    return fmean(accuracy for r in results for _, seconds, accuracy in r["curve"][:1] if not seconds)
 
 
 # ── The report ──
@@ -342,11 +335,6 @@ def plot(levels: Mapping[str, Any], path: Path) -> None:
                 axis.set(xlabel=label, ylabel="held-out accuracy at temperature 1", ylim=(0, 1), title=f"level {level}")
 
     save_plot(path, draw, panels=2, rows=len(levels))
-
-
-def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
-    """The mean of each point that all runs have: those of an arm evaluate alike, until dynamic sampling ends one."""
-    return [[fmean(values) for values in zip(*points, strict=True)] for points in zip(*curves, strict=False)]
 
 
 def page(figures: Mapping[str, Any], file: Path | None) -> list[str]:

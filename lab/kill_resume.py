@@ -12,7 +12,6 @@ The figures: kills, differences, and where the kills hit; "ok" if nothing differ
 """
 
 import argparse
-import hashlib
 import itertools
 import json
 import random
@@ -28,15 +27,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-import openrlhf_rpo
 from lab.attempt import Attempt
 from lab.bench import about, header, table, write_report
 from lab.command import TRAINING, train_command
 from lab.compare import differences
 from lab.invariants import violations
 from lab.moments import Plan, draw_plan, phase, wait_for
+from lab.runs import code
 from lab.testbed import model_dir, write_dataset
 
+CHECKS = ("kill_resume", "compare", "invariants", "attempt", "moments")
+"""The modules that kill, resume and compare."""
 QUESTIONS = 16
 FAILED = 3  # chains, and no more are begun
 AHEAD = {"train.async_enable": True, "rpo.replay.share": 0.5}
@@ -292,18 +293,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/kill_resume"), help=words)
 
 
-def code() -> str:
-    """Eight hex digits of the package's and this module's source: what other code did proves nothing about this."""
-    files = [Path(__file__), *sorted(Path(openrlhf_rpo.__file__).parent.rglob("*.py"))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
-
-
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Run the chains and report."""
     if args.quick:
         args.kills, args.configurations = min(args.kills, 3), args.configurations[:1]
     started = time.perf_counter()
-    results, control = run_all(args, args.out.resolve() / code())
+    checks = [Path(__file__).with_name(f"{name}.py") for name in CHECKS]  # what other code did proves nothing about this
+    results, control = run_all(args, args.out.resolve() / code(*checks))
     kills = [kill for result in results for kill in result.kills]
     differing, failed = sum(len(r.differences) for r in results), sum(len(r.failures) for r in results)
     figures = about() | {

@@ -11,7 +11,8 @@ generate and to score with k log-probs a token, alternating.
     python -m lab.bench residual --report lab/results/DATE-residual
 
 The figures: the share of rejected tokens; by residual, the total variation distance between a token's distribution and the
-policy's, and the positions where a chi-square test of 100,000 draws tells them apart (of the 40 with most rejections).
+policy's, and the positions where a chi-square test of 100,000 draws tells them apart (of 40, every tenth of the 400 with
+most rejections).
 """
 
 import argparse

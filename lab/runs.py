@@ -7,6 +7,7 @@ with other options or data is refused.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+import openrlhf_rpo
 from lab.attempt import Attempt, Neighbours
 from lab.command import MODULE, option_words, train_command
 from openrlhf_rpo import __version__
@@ -63,6 +65,12 @@ class Run:
 
 Report = Callable[[float, str], None]
 """Receives a run's progress (0 to 1, as far as known) and its latest message, a few times per minute."""
+
+
+def code(*others: Path) -> str:
+    """Eight hex digits of the package's source, and of other files'."""
+    files = [*others, *sorted(Path(openrlhf_rpo.__file__).parent.rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
 
 
 def runs_of(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> list[Run]:
@@ -140,6 +148,7 @@ def train(run: Run, words: Sequence[str], data: Mapping[str, str], report: Repor
     run.folder.mkdir(parents=True, exist_ok=True)
     record = {"format": FORMAT, "version": __version__, "words": list(words), "data": dict(data), "seconds": None}
     record["earlier_attempts"] = known.get("earlier_attempts", -1) + 1
+    record["code"] = code()
     _write(run, record)
     started = time.time()
     status, neighbours = _attempt([*train_command({}), *words, *extra], run.folder / "train.log", report, stop)

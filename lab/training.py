@@ -159,6 +159,14 @@ def train_all(
     return result, found
 
 
+def to_train(jobs: Iterable[Job]) -> list[Job]:
+    """Those that are not finished. Raises StudyError if a folder, of a finished one too, has other options or data."""
+    asked = list(jobs)
+    for job in asked:
+        check_folder(job.run, job.words, job.data)
+    return [job for job in asked if not finished(job.run)]
+
+
 def in_turn(jobs: Sequence[Job], at_once: int = 1) -> Iterator[Job]:
     """Train the runs in their order, so many at a time, with a progress bar of runs on standard error; each when it is done.
 

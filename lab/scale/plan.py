@@ -26,8 +26,7 @@ import torch
 from lab import frontier
 from lab.arms import arms
 from lab.bench import about, header, table, write_report
-from lab.runs import finished
-from lab.training import in_turn
+from lab.training import in_turn, to_train
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.exchange.text import load_tokenizer
 from openrlhf_rpo.launch.doctor import seconds as model
@@ -121,7 +120,7 @@ def on_this_machine(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
             first[level, way] = frontier.cell(asked, level, arm, 102).job
         others[level, way] = frontier.cell(asked, level, arm, 103).job
     jobs = [runs[at] for at in others for runs in (first, others) if at in runs]
-    for _ in in_turn([job for job in jobs if not finished(job.run)]):
+    for _ in in_turn(to_train(jobs)):
         pass
     cluster = Cluster(engines=1, ranks=1, imbalance=1.0)
     rates = fitted([step for job in first.values() for step in steps_of(job.run.folder)], cluster)

@@ -36,7 +36,7 @@ def summary(*runs: tuple[float, int, float], name: str = "off_sync", quiet: bool
         made_figures(seed, (0, 0.0, 0.25), (tokens, seconds, accuracy), quiet=quiet, overlap=overlap_of(name, seed))
         for seed, (seconds, tokens, accuracy) in enumerate(runs)
     ]
-    return frontier.summarize(results, arms("main")[name], "main")
+    return frontier.summarize(results, arms("main")[name])
 
 
 def figures() -> dict:

@@ -72,6 +72,20 @@ def test_values_of_any_kind_in_a_checkpoint_are_compared(tmp_path, a, b, named):
     assert difference.startswith("last checkpoint states.pt postponed_prompts") and named in difference
 
 
+def test_a_critics_checkpoint_is_compared_too_and_no_file_is_no_agreement(tmp_path):
+    folders = build(tmp_path / "a"), build(tmp_path / "b")
+    for (checkpoints, _), value in zip(folders, (1, 2), strict=True):
+        critic = checkpoints / "_critic" / "global_step1"
+        critic.mkdir(parents=True)
+        (critic.parent / "latest").write_text(critic.name)
+        torch.save({"value_head": value}, critic / "states.pt")
+    assert differences(*folders[0], *folders[1]) == ["last checkpoint states.pt value_head: '1' and '2'"]
+    for _, model in folders:
+        (model / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="safetensors"):
+        differences(*folders[0], *folders[1])
+
+
 def test_a_row_that_is_missing_is_named(tmp_path):
     a, b = build(tmp_path / "a"), build(tmp_path / "b")
     with PathCache.open(f"sqlite:///{b[0]}/rpo_cache.db") as cache:

@@ -8,6 +8,7 @@ from unit.lab.studies.made import made_figures
 
 from lab import evidence, frontier
 from lab.arms import arms
+from lab.curves import cost_to
 from lab.real.families import STRETCH
 from openrlhf_rpo.errors import UsageError
 
@@ -28,7 +29,7 @@ def summary(name: str, tokens: int, *ends: float) -> dict:
         made_figures(seed, (0, 0.0, 0.125), (tokens // 2, 5.0, end / 2), (tokens, 10.0, end), quiet=seed == 1)
         for seed, end in enumerate(ends, 1)
     ]
-    return frontier.summarize(results, arms("hard")[name], "hard")
+    return frontier.summarize(results, arms("hard")[name])
 
 
 TRIED = {
@@ -55,7 +56,10 @@ def measured(monkeypatch, tried: dict[tuple[str, float], tuple[float, ...]]) -> 
     def measure(args, chosen=None):
         calls.append(args)
         tuned = {f"{name}-8x4-lr{lr:g}": summary(name, 40_000, *ends) for (name, lr), ends in tried.items()}
-        return ABOUT | {"levels": {"hard": {"base": 0.125, **(FRESH if args.held_out_after else tuned)}}}
+        return ABOUT | {
+            "code": ["c1", "c2"],
+            "levels": {"hard": {"base": 0.125, **(FRESH if args.held_out_after else tuned)}},
+        }
 
     monkeypatch.setattr(frontier, "measure", measure)
     return calls
@@ -98,19 +102,26 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
     }
     assert found["arms"]["verify"]["seconds"] == [10.0, 0.0, 1]  # of the run that had the machine to itself
     # From 0.125 at 0 to 0.375 and 0.5 at 10k, then to 0.75 and 1 at 20k: 0.5 is reached at 13,333 and at 10,000.
-    assert found["arms"]["verify"]["tokens_to"]["0.5"] == [11667, 2]
-    assert found["arms"]["verify"]["tokens_to"]["0.9"] == [18000, 1]
+    assert found["arms"]["verify"]["tokens_to"]["0.5"] == [pytest.approx(11666.6667), pytest.approx(2357.0226), 2]
+    assert "0.9" not in found["arms"]["verify"]["tokens_to"]  # the first seed ends at 0.75
+    assert set(found["arms"]["raft"]["at_tokens"]) == {"20000", "30000"}  # not 10k: it was evaluated at 20k and 40k
     assert found["arms"]["verify"]["kept"] == [5000.0, 0.0, 2]
     page = (tmp_path / "report.md").read_text()
     assert "| verify | 8x4-lr0.0005, 16 steps | 0.875 ± 0.177 (2) |" in page
     assert "Against `raft`, the best arm on full answers" in page
+    assert "The runs are of 2 versions of the package." in page
     assert (tmp_path / "report.png").stat().st_size > 1000 and "](report.png)" in page
 
 
 def test_what_a_run_reached_before_its_first_evaluation_is_no_measurement():
     early, late = ((0, 0.0), (10_000, 0.8), (20_000, 0.9)), ((0, 0.0), (10_000, 0.4), (20_000, 0.9))
-    assert evidence.cost_to([late], 0.6) == [pytest.approx(14_000)]
-    assert evidence.cost_to([early, late], 0.6) == [] and evidence.cost_to([early, late], 0.95) == []
+    assert cost_to([late], 0.6) == [pytest.approx(14_000)]
+    assert cost_to([early, late], 0.6) == [] and cost_to([early, late], 0.95) == []
+
+
+def test_the_cost_of_an_accuracy_is_of_all_runs_or_none():
+    low, high = ((0, 0.0), (10_000, 0.4), (20_000, 0.5)), ((0, 0.0), (10_000, 0.4), (20_000, 0.9))
+    assert cost_to([low, high], 0.45) == [pytest.approx(15_000), pytest.approx(11_000)] and cost_to([low, high], 0.6) == []
 
 
 def test_an_interval_over_few_seeds_is_as_wide_as_students():
@@ -122,11 +133,10 @@ def test_an_interval_over_few_seeds_is_as_wide_as_students():
     assert (over := evidence.over_seeds(values[:3])).low == -0.02 and over.high == 0.08
 
 
-def test_without_a_finished_run_there_is_no_report(tmp_path, monkeypatch):
-    measured(monkeypatch, TRIED)
-    monkeypatch.setattr(frontier, "measure", lambda *_: {"levels": {"hard": {"base": None}}})
-    with pytest.raises(UsageError, match="no run of the report is finished"):
-        evidence.run(arguments(tmp_path, "--levels", "hard", "--arms", "raft", "--lr", "5e-4", "--shape", "8x4"))
+def test_without_a_finished_run_there_is_no_report(tmp_path):
+    words = ("--arms", "raft", "--lr", "5e-4", "--shape", "8x4", "--finished")
+    with pytest.raises(UsageError, match="level hard: no run is finished"):
+        evidence.run(arguments(tmp_path, *words))
 
 
 def test_weights_that_were_not_evaluated_have_no_figures(tmp_path, monkeypatch):
@@ -193,6 +203,8 @@ def test_a_cell_that_no_arm_can_have_is_refused(tmp_path, monkeypatch, cell):
 
 
 def test_cells_are_given_or_tuned(tmp_path):
+    with pytest.raises(UsageError, match="one cell an arm"):
+        evidence.run(arguments(tmp_path, "--cells", "raft=96x1@3e-5", "raft=32x1@3e-5"))
     with pytest.raises(UsageError, match="leave out --tune, or --cells"):
         evidence.run(arguments(tmp_path, "--cells", "raft=96x1@3e-5", "--tune"))
 
@@ -205,7 +217,8 @@ def test_what_was_chosen_on_one_level_is_reported_on_another(tmp_path, monkeypat
         tuned = {f"{name}-8x4-lr{lr:g}": summary(name, 40_000, *ends) for (name, lr), ends in TRIED.items()}
         assert args.levels == list(chosen) == (["main"] if args.held_out_after else ["hard"])
         return ABOUT | {
-            "levels": {"main": {"base": 0.5, **FRESH}} if args.held_out_after else {"hard": {"base": 0.125, **tuned}}
+            "code": ["c1"],
+            "levels": {"main": {"base": 0.5, **FRESH}} if args.held_out_after else {"hard": {"base": 0.125, **tuned}},
         }
 
     monkeypatch.setattr(frontier, "measure", measure)

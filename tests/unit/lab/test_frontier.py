@@ -8,6 +8,7 @@ import pytest
 
 from lab import frontier
 from lab.runs import FORMAT, StudyError
+from openrlhf_rpo.errors import UsageError
 
 
 def asked(tmp_path, **changes) -> argparse.Namespace:
@@ -25,8 +26,17 @@ def finish(args: argparse.Namespace) -> None:
 
 
 def test_no_run_is_reported_before_one_is_finished(tmp_path):
-    figures = frontier.measure(asked(tmp_path))
-    assert list(figures["levels"]["main"]) == ["base"]
+    with pytest.raises(UsageError, match="level main: no run is finished"):
+        frontier.measure(asked(tmp_path))
+
+
+def test_the_model_that_starts_is_what_was_evaluated_before_any_step():
+    runs = [
+        {"curve": [(0, 0.0, 0.5), (9, 1.0, 0.75)]},
+        {"curve": [(7, 0.0, 0.25), (9, 1.0, 1.0)]},
+        {"curve": [(9, 1.0, 1.0)]},
+    ]
+    assert frontier.base_accuracy(runs) == 0.375
 
 
 @pytest.mark.parametrize(
