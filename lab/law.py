@@ -212,9 +212,9 @@ def compare(engines: Engines, law: Law, rounds: Iterator[list[GroupRequest]], ba
 
 
 def holds(found: dict[str, Any]) -> bool:
-    """Whether all samples are equal, and the test does not speak against the policy."""
+    """Whether all samples are equal, their log-probs are the policy's to 1e-3, and the test does not speak against it."""
     equal = found["equal"] == found["samples"] and found["repeated"] == found["asked_again"]
-    return equal and found["p_value"] > 0.001
+    return equal and found["log_prob_error"] < 1e-3 and found["p_value"] > 0.001
 
 
 def page(found: dict[str, Any]) -> list[str]:

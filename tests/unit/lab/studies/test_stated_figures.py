@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
 from lab import uses
+from lab.curves import at_tokens
 from lab.evidence import NAMES
 
 ROOT = Path(__file__).parents[4]
@@ -37,48 +39,71 @@ def test_the_steps_of_the_shortest_cut_have_at_least_as_many_groups_without_vari
 ARMS = {"full answers (`off`)": "raft", "`rpo`": "rpo_raft", "`verify`": "verify_raft"}
 
 
+SMALL_STEPS, AGAIN = "2026-11-26-evidence-small-steps", "2026-11-27-evidence-again"
 REPORTS = {
-    "8 or 16 questions, one answer each": "2026-11-26-evidence-small-steps",
-    "32 questions, one answer each": "2026-11-25-evidence",
-    "8 questions, groups of four": "2026-11-25-evidence-groups",
-    "8 questions, one answer each, level main": "2026-11-26-evidence-main",
+    "8 or 16 questions, one answer each": (SMALL_STEPS, ("raft", "rpo", "verify")),
+    "the same with eight fresh seeds": (AGAIN, ("raft", "verify")),
+    "32 questions, one answer each": ("2026-11-25-evidence", ("raft", "rpo", "verify")),
+    "8 questions, groups of four": ("2026-11-25-evidence-groups", ("raft", "rpo", "verify")),
+    "8 questions, one answer each, level main": ("2026-11-26-evidence-main", ("raft", "rpo", "verify")),
 }
-ON_README = ("8 or 16 questions, one answer each", "8 questions, groups of four")
-
-
-@pytest.mark.parametrize(
-    ("page", "shape"), [("docs/methods.md", shape) for shape in REPORTS] + [("README.md", shape) for shape in ON_README]
-)
-def test_the_rows_of_arms_that_are_tuned_alike_are_those_of_the_report(page, shape):
-    [level] = result(REPORTS[shape])["levels"].values()
-    [found] = re.findall(
-        rf"^\| {shape}: full answers \(`off`\) {ROW}\| `rpo` {ROW}\| `verify` {ROW}", (ROOT / page).read_text(), re.MULTILINE
-    )
-    for place, name in enumerate(("raft", "rpo", "verify")):
-        compare(level, name, found[4 * place : 4 * place + 4])
-
-
 ROW = r"\| (\S+ / \S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
 """Accuracy on the way and at the end, thousands of generated tokens, learning rate."""
 
 
+def rows(page: str, first: str, *others: str) -> list[tuple[str, str, str, str]]:
+    """The rows that begin so, one below the other."""
+    pattern = "".join(rf"\| {re.escape(name)} {ROW}" for name in (first, *others))
+    [found] = re.findall(rf"^{pattern}", (ROOT / page).read_text(), re.MULTILINE)
+    return [found[at : at + 4] for at in range(0, len(found), 4)]
+
+
+def arm_of(report: str, name: str) -> tuple[dict, dict]:
+    [level] = result(report)["levels"].values()
+    return level, level["arms"][name]
+
+
+def cells(arms: Sequence[dict]) -> tuple[str, str, int]:
+    """What a page says of the runs of these reports of an arm; "-" where not all of them were measured."""
+    runs = [run for arm in arms for run in arm["runs"].values()]
+    on_the_way = [[at_tokens(run["curve"], budget) for run in runs] for budget in (30_000, 50_000, 75_000)]
+    ends = [run["curve"][-1][1] for run in runs]
+    return (
+        " / ".join("-" if None in values else f"{fmean(values):.2f}" for values in on_the_way),
+        "{:.2f} ± {:.2f}".format(*(arms[0]["policy"] if len(arms) == 1 else (fmean(ends), stdev(ends)))),
+        round(fmean(run["tokens"] for run in runs) / 1000),
+    )
+
+
 def compare(level: dict, name: str, shown: Sequence[str]) -> None:
     arm, (on_the_way, end, tokens, lr) = level["arms"][name], shown
-    assert on_the_way == " / ".join(f"{arm['at_tokens'][str(budget)][0]:.2f}" for budget in (20_000, 30_000, 50_000))
-    assert end == "{:.2f} ± {:.2f}".format(*arm["policy"]) and int(tokens) == round(arm["tokens"][0] / 1000)
+    assert (on_the_way, end, int(tokens)) == cells([arm]) and len(arm["runs"]) == 8
     assert not lr or level["chosen"][NAMES[name]].endswith(f"-lr{float(lr):g}")
-    assert {seeds for *_, seeds in (arm["policy"], arm["tokens"])} == {8}
 
 
-def test_the_rows_of_the_pretrained_model_are_those_of_the_report():
-    arms = result("2026-11-26-real")["levels"]["leg_counting"]["arms"]
-    page = (ROOT / "docs" / "methods.md").read_text().split("| SmolLM2-135M, leg_counting |")[1]
-    for name, shown_as in (("raft", "full answers (`off`)"), ("rpo", "`rpo`"), ("verify", "`verify`")):
-        arm = arms[name]
-        early, late = (arm["at_tokens"][str(budget)][0] for budget in (20_000, 30_000))
-        end, tokens, seconds = "{:.2f} ± {:.2f}".format(*arm["policy"]), arm["tokens"][0] / 1000, arm["seconds"][0]
-        row = f"| {shown_as}, {arm['steps']} steps | {early:.2f} / {late:.2f} | {end} | {tokens:.0f}k | {seconds:.0f} |"
-        assert row in page
+SHOWN = {"raft": "full answers (`off`)", "rpo": "`rpo`", "verify": "`verify`"}
+
+
+@pytest.mark.parametrize("shape", REPORTS)
+def test_the_rows_of_arms_that_are_tuned_alike_are_those_of_the_report(shape):
+    report, (_, *others) = REPORTS[shape]
+    [level] = result(report)["levels"].values()
+    shown = rows("docs/methods.md", f"{shape}: full answers (`off`)", *(SHOWN[name] for name in others))
+    for name, cells_shown in zip(("raft", *others), shown, strict=True):
+        compare(level, name, cells_shown)
+
+
+def test_the_rows_of_the_readme_are_those_of_both_reports():
+    groups = rows("README.md", "8 questions, groups of four, eight seeds: full answers (`off`)", "`rpo`", "`verify`")
+    for name, shown in zip(("raft", "rpo", "verify"), groups, strict=True):
+        compare(arm_of("2026-11-25-evidence-groups", name)[0], name, shown)
+    first = "8 or 16 questions, one answer each, sixteen seeds: full answers (`off`)"
+    small = rows("README.md", first, "`verify`", "`rpo`, eight of them")
+    for name, reports, shown in zip(
+        ("raft", "verify", "rpo"), ([SMALL_STEPS, AGAIN],) * 2 + ([SMALL_STEPS],), small, strict=True
+    ):
+        on_the_way, end, tokens, _ = shown
+        assert (on_the_way, end, int(tokens)) == cells([arm_of(report, name)[1] for report in reports])
 
 
 @pytest.mark.parametrize(
@@ -86,7 +111,7 @@ def test_the_rows_of_the_pretrained_model_are_those_of_the_report():
 )
 def test_the_rows_of_grpo_and_dapo_are_those_of_the_report(shown_as, name):
     level = result("2026-11-26-evidence-grpo")["levels"]["hard"]
-    [found] = re.findall(rf"^\| {shown_as} {ROW}", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
+    [found] = rows("docs/methods.md", shown_as)
     compare(level, name, found)
     assert level["chosen"][NAMES[name]].split("-")[1] == f"{shown_as[0]}x4"
 
