@@ -29,9 +29,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from lab import law
+from lab import law, policies
 from lab.bench import about, header, table, write_report
 from lab.policies import SAVED, engine, policy, trained
+from lab.runs import code
 from lab.testbed import model_dir, write_dataset
 from openrlhf_rpo.rollout.drafts import speculation
 
@@ -178,7 +179,7 @@ def page(figures: dict[str, Any]) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("runs/drafts"), help="the trained policies are kept here")
+    parser.add_argument("--out", type=Path, default=Path("runs/drafts"), help="trained policies are kept here, by code")
     parser.add_argument("--tokens", type=int, default=4, help="the longest draft (default: %(default)s)")
     parser.add_argument("--questions", type=int, default=32, help="questions of a rollout (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=8, help="samples of each (default: %(default)s)")
@@ -189,9 +190,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     levels, steps = (("main",), (0,)) if args.quick else (("main", "hard"), STEPS)
     size = (4, 4, 1) if args.quick else (args.questions, args.samples, 5)
     cases: dict[str, Any] = {}
+    made_by = code(Path(__file__), Path(policies.__file__))
     alone = multiprocessing.get_context("spawn")
     for level in levels:
-        folder = args.out.resolve() / level
+        folder = args.out.resolve() / made_by / level
         if args.quick:
             write_dataset(level, folder / "data", 64, 8, seed=0)
         else:

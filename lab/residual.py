@@ -28,8 +28,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from lab import policies
 from lab.bench import about, header, table, write_report
 from lab.policies import engine, policy, trained
+from lab.runs import code
 
 STEPS = (4, 8, 12, 16)
 TOPS = (1, 4, 8, 20)
@@ -174,12 +176,13 @@ def page(figures: dict[str, Any]) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("runs/residual"), help="the trained policies are kept here")
+    parser.add_argument("--out", type=Path, default=Path("runs/residual"), help="trained policies are kept here, by code")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train once, enumerate, and time."""
-    folder = trained("hard", args.out.resolve(), TRAIN)
+    made_by = code(Path(__file__), Path(policies.__file__))
+    folder = trained("hard", args.out.resolve() / made_by, TRAIN)
     pairs = list(positions(folder, 4 if args.quick else 24))
     figures = about() | errors(pairs) | {"costs": costs(folder, 1 if args.quick else 8)}
     write_report(args.report, figures, page(figures))
