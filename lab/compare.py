@@ -24,9 +24,12 @@ def differences(checkpoints: Path, model: Path, other_checkpoints: Path, other_m
     """A sentence per difference: database, final weights, then every tensor of the last checkpoints."""
     found = list(_compare("database", database(checkpoints), database(other_checkpoints)))
     found += _compare("final weights", weights(model), weights(other_model))
-    for latest in _some(checkpoints, "_*/latest"):  # the policy's, and a critic's
-        last, other = (c / latest.parent.name for c in (checkpoints, other_checkpoints))
-        found += checkpoint_differences(last / latest.read_text(), other / (other / "latest").read_text())
+    for name in sorted({file.parent.name for c in (checkpoints, other_checkpoints) for file in _some(c, "_*/latest")}):
+        last, other = (c / name for c in (checkpoints, other_checkpoints))  # the policy's, and a critic's
+        if last.exists() and other.exists():
+            found += checkpoint_differences(*(one / (one / "latest").read_text() for one in (last, other)))
+        else:
+            found.append(f"{name} is only in the {'first' if last.exists() else 'second'}")
     return found
 
 

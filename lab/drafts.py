@@ -32,7 +32,7 @@ from tqdm import tqdm
 from lab import law, policies
 from lab.bench import about, header, table, write_report
 from lab.policies import SAVED, engine, policy, trained
-from lab.runs import code
+from lab.runs import digest_of_code
 from lab.testbed import model_dir, write_dataset
 from openrlhf_rpo.rollout.drafts import speculation
 
@@ -190,7 +190,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     levels, steps = (("main",), (0,)) if args.quick else (("main", "hard"), STEPS)
     size = (4, 4, 1) if args.quick else (args.questions, args.samples, 5)
     cases: dict[str, Any] = {}
-    made_by = code(Path(__file__), Path(policies.__file__))
+    made_by = digest_of_code(Path(__file__), Path(policies.__file__))
     alone = multiprocessing.get_context("spawn")
     for level in levels:
         folder = args.out.resolve() / made_by / level

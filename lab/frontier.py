@@ -131,7 +131,7 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
         cells = [one for one in cells if finished(one.job.run)]
     list(in_turn(to_train(one.job for one in cells), args.at_once))
     results = [(one, figures_of(one, args.samples[1])) for one in cells]
-    code = sorted({str(record_of(one.job.run).get("code")) for one in cells})
+    code = sorted({digest for one in cells for digest in record_of(one.job.run).get("code", ["unknown"])})
     levels: dict[str, Any] = {}
     several = args.lr or args.shape or args.passes != [1]
     for level, some in chosen.items():
@@ -312,8 +312,10 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm) -> dict[str, Any]:
 
 
 def base_accuracy(results: Sequence[Mapping[str, Any]]) -> float:
-    """Accuracy of the model that starts: the mean of the runs' evaluations before they train."""
-    return fmean(accuracy for r in results for _, seconds, accuracy in r["curve"][:1] if not seconds)
+    """Accuracy of the model that starts: the mean of the runs' evaluations before they train. Plain OpenRLHF has none: the
+    mean of the first ones, if there are only such runs."""
+    firsts = [r["curve"][0] for r in results]
+    return fmean(accuracy for *_, accuracy in [first for first in firsts if not first[1]] or firsts)
 
 
 # ── The report ──

@@ -33,7 +33,7 @@ from lab.command import TRAINING, train_command
 from lab.compare import differences
 from lab.invariants import violations
 from lab.moments import Plan, draw_plan, phase, wait_for
-from lab.runs import code
+from lab.runs import digest_of_code
 from lab.testbed import model_dir, write_dataset
 
 CHECKS = ("kill_resume", "compare", "invariants", "attempt", "moments")
@@ -299,7 +299,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         args.kills, args.configurations = min(args.kills, 3), args.configurations[:1]
     started = time.perf_counter()
     checks = [Path(__file__).with_name(f"{name}.py") for name in CHECKS]  # what other code did proves nothing about this
-    results, control = run_all(args, args.out.resolve() / code(*checks))
+    results, control = run_all(args, args.out.resolve() / digest_of_code(*checks))
     kills = [kill for result in results for kill in result.kills]
     differing, failed = sum(len(r.differences) for r in results), sum(len(r.failures) for r in results)
     figures = about() | {

@@ -31,7 +31,7 @@ from tqdm import tqdm
 from lab import policies
 from lab.bench import about, header, table, write_report
 from lab.policies import engine, policy, trained
-from lab.runs import code
+from lab.runs import digest_of_code
 
 STEPS = (4, 8, 12, 16)
 TOPS = (1, 4, 8, 20)
@@ -181,7 +181,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train once, enumerate, and time."""
-    made_by = code(Path(__file__), Path(policies.__file__))
+    made_by = digest_of_code(Path(__file__), Path(policies.__file__))
     folder = trained("hard", args.out.resolve() / made_by, TRAIN)
     pairs = list(positions(folder, 4 if args.quick else 24))
     figures = about() | errors(pairs) | {"costs": costs(folder, 1 if args.quick else 8)}

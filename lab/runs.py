@@ -67,7 +67,7 @@ Report = Callable[[float, str], None]
 """Receives a run's progress (0 to 1, as far as known) and its latest message, a few times per minute."""
 
 
-def code(*others: Path) -> str:
+def digest_of_code(*others: Path) -> str:
     """Eight hex digits of the package's source, and of other files'."""
     files = [*others, *sorted(Path(openrlhf_rpo.__file__).parent.rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
@@ -148,7 +148,7 @@ def train(run: Run, words: Sequence[str], data: Mapping[str, str], report: Repor
     run.folder.mkdir(parents=True, exist_ok=True)
     record = {"format": FORMAT, "version": __version__, "words": list(words), "data": dict(data), "seconds": None}
     record["earlier_attempts"] = known.get("earlier_attempts", -1) + 1
-    record["code"] = code()
+    record["code"] = sorted({*known.get("code", ()), digest_of_code()})  # a resumed run may have several
     _write(run, record)
     started = time.time()
     status, neighbours = _attempt([*train_command({}), *words, *extra], run.folder / "train.log", report, stop)

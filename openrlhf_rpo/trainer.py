@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import ray
@@ -243,7 +244,7 @@ class _RPOTrainer(BasePPOTrainer):
         metrics |= rollout_metrics(groups, step, self.totals, batch.waiting) | cache_metrics(decisions)
         metrics["rpo/groups_too_old"] = float(self.batches.n_too_old(batch.dropped, step))
         if self.args.algo.dynamic_filtering_enable:
-            metrics["dynamic_filtering_pass_rate"] = 100 * len(batch.kept) / len(groups)
+            metrics["dynamic_filtering_pass_rate"] = 100 * fmean(self.batches.trains(group, step) for group in groups)
         metrics |= {
             "rpo/rollout_log_prob_gap": trained["rollout_log_prob_gap"],
             "rpo/reward_failures_total": float(batch.failures),

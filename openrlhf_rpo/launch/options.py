@@ -36,7 +36,6 @@ _CHOICES = {
         *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
     ),
     "sync_backend": ("nccl", "gloo"),
-    "grad_accum_dtype": ("fp32", "bf16", "fp16"),
 }
 """Words that OpenRLHF passes on unread, by the last part of their option's name."""
 SHIPPED_REWARD = "rpo"  # the value of --reward.remote_url with --rpo.reward.functions

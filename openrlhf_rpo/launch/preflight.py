@@ -95,7 +95,7 @@ def check_wandb() -> str:
     import wandb  # takes a second
 
     mode = wandb.setup().settings.mode
-    if mode not in ("offline", "disabled") and not wandb.api.api_key:
+    if mode not in ("offline", "dryrun", "disabled") and not wandb.api.api_key:
         raise UsageError(
             "--logger.wandb.key turns W&B on, and there is no login: set WANDB_API_KEY, run `wandb login`, or keep "
             "its files here with WANDB_MODE=offline"

@@ -1,11 +1,12 @@
 """The batch of each step: which groups are asked and generated until enough of them may be trained on."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from types import SimpleNamespace
 
+from openrlhf_rpo.algo.draws import keyed_generator
 from openrlhf_rpo.algo.variance import has_signal, is_starved
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.rollout.rollout import Rollout
@@ -78,14 +79,16 @@ class Batches:
                 self._need_questions(step, len(kept), len(tried))
                 begun, in_flight = self._begun(step, tried), self._in_flight() - tried
                 self._need_free_questions(step, missing, tried, in_flight)
-                wanted = self._to_ask(len(kept), len(kept) + len(dropped), len(tried | in_flight))
+                wanted = self._to_ask(len(kept), len(kept) + len(dropped), tried | in_flight)
                 asked = self.selection.choose(wanted, tried, step, begun, in_flight)
                 if len(asked) < missing:
                     return None
+                if wanted > missing:  # which of them are too many has nothing to do with why they were asked
+                    asked.sort(key=lambda one: self._place(step, one.question.question_id))
                 tried |= {one.question.question_id for one in asked}
                 self._made = kept + dropped + waiting
                 for group in rollout.roll_out(asked, step, wanted):
-                    where = kept if len(kept) < self.size and self._trains(group, step) else dropped
+                    where = kept if len(kept) < self.size and self.trains(group, step) else dropped
                     (waiting if group.waits else where).append(group)
         self._made, rollout.work = [], None
         waiting = [replace(group, asked="unfinished", chance=None, due=step + 1) for group in waiting]
@@ -123,17 +126,20 @@ class Batches:
         self.begun = later
         return due
 
-    def _to_ask(self, n_kept: int, n_done: int, n_taken: int) -> int:
+    def _to_ask(self, n_kept: int, n_done: int, taken: Set[str]) -> int:
         """The questions of the next round: with dynamic sampling enough to fill the batch at the share kept so far.
 
         With one for each missing group there would be many rounds, and each lasts as long as its longest answer. At most a
-        batch, and no more than are left if ``n_taken`` are.
+        batch; and what is more than missing comes from this pass over the data, without those that are ``taken``.
         """
         missing = self.size - n_kept
         if not self.args.algo.dynamic_filtering_enable or not n_kept:
             return missing
-        left = len(self.selection.stream.questions) - n_taken
+        left = int(self.selection.stream.left(taken) * self.selection.tail)
         return max(missing, min(math.ceil(missing * n_done / n_kept), self.size, left))
+
+    def _place(self, step: int, question_id: str) -> float:
+        return keyed_generator(self.args.train.seed, step, question_id, "order").random()
 
     def _need_questions(self, step: int, n_kept: int, n_tried: int) -> None:
         n, most = len(self.selection.stream.questions), self.size * self.config.dynamic.max_batches
@@ -154,7 +160,7 @@ class Batches:
                 f"flight, and {missing} groups are missing: lower --train.async_queue_size or --rollout.batch_size"
             )
 
-    def _trains(self, group: Group, step: int) -> bool:
+    def trains(self, group: Group, step: int) -> bool:
         """Whether the group is young enough and, with dynamic sampling, its scores differ with a mean in range."""
         if self.n_too_old([group], step) and self.rollout.scorer is not None:  # a reward model scores what is trained on
             return False

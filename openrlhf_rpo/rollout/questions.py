@@ -137,6 +137,11 @@ class QuestionStream:
             free |= {self._at(position).question_id} - in_flight
         return len(free) >= n
 
+    def left(self, taken: Set[str]) -> int:
+        """The questions of the rest of this pass over the data that are not ``taken``."""
+        end = self.position + min(self.remaining, len(self.questions) - self.position % len(self.questions))
+        return sum(self._at(position).question_id not in taken for position in range(self.position, end))
+
     def take(self, n: int, exclude: Set[str] = frozenset(), in_flight: Set[str] = frozenset()) -> list[Question]:
         """The next ``n`` distinct questions that are not in ``exclude``; fewer at the end of the data.
 

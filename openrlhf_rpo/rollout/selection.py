@@ -59,7 +59,8 @@ class Selection:
     def choose(
         self, n: int, exclude: Set[str], step: int, begun: Sequence[Begun] = (), in_flight: Set[str] = frozenset()
     ) -> list[Asked]:
-        """Questions that are not in ``exclude``, enough to have ``n`` groups done; fewer at the end of the data.
+        """Questions that are not in ``exclude``, enough to have ``n`` groups done; fewer at the end of the data, and where
+        there are no more.
 
         ``begun`` groups first. The method's share of the others replays stored paths (least recently visited first); with
         signal it is the ones worth most. ``in_flight``: questions of batches that are not committed yet; those whose turn it
@@ -67,8 +68,9 @@ class Selection:
         """
         first = [self._go_on(group) for group in begun]
         exclude = exclude | {asked.question.question_id for asked in first}
-        n = max(0, math.ceil(n / self.tail - 1e-9) - len(first))
         out = exclude | in_flight
+        free = len(self.by_id) - len(out)  # a search for more would go on to the end of the data
+        n = max(0, min(math.ceil(n / self.tail - 1e-9) - len(first), free))
         chosen = self._by_signal(n, out, step) if self.epoch else self._to_replay(n, out, step)
         exclude = exclude | {asked.question.question_id for asked in chosen}
         new = self.stream.take(n - len(chosen), exclude, in_flight)

@@ -126,7 +126,7 @@ UPSTREAM = {
     "rollout/response_length_mean": Figure("tokens", "as response_length, before the batch is split"),
     "rollout/truncated_rate": Figure("share", "as truncated, before the batch is split"),
     "rollout/num_samples": Figure("", "samples trained on"),
-    "dynamic_filtering_pass_rate": Figure("percent", "groups that dynamic sampling kept"),
+    "dynamic_filtering_pass_rate": Figure("percent", "groups that dynamic sampling could keep"),
 }
 EVALUATION = {
     "eval_response_length_mean": Figure("tokens", "per response, over all data sources"),

@@ -111,14 +111,13 @@ def critic_parameters(args: SimpleNamespace) -> int:
 
     if not args.critic.model_name_or_path:
         return 0
-    config, parameters, _ = _measures(args, "critic", AutoModel)
+    config, parameters, _ = _measures(args, "critic", AutoModel)  # an adapter's are few beside them
     return parameters + int(config.hidden_size)
 
 
 def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int, int]:
     """Text configuration, parameters of a model that transformers' ``kind`` loads, and of its adapter (--ds.lora.rank)."""
     import torch
-    from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig
 
     path, trusted = getattr(args, name).model_name_or_path, args.rpo.trust_remote_code
@@ -128,6 +127,8 @@ def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int, in
             model = kind.from_config(config, trust_remote_code=trusted)
             parameters, adapter = sum(p.numel() for p in model.parameters()), 0
             if rank := args.ds.lora.rank:
+                from peft import LoraConfig, get_peft_model
+
                 model = get_peft_model(model, LoraConfig(r=rank, target_modules=args.ds.lora.target_modules))
                 adapter = sum(p.numel() for p in model.parameters() if p.requires_grad)
     except (OSError, ValueError) as error:  # missing, of an architecture that ``kind`` does not load, no such modules
@@ -283,7 +284,7 @@ def disk_needed(
     one = memory.checkpoint_bytes(shape, critic, args)
     kept, which = checkpoints_at_once(args)
     exports = saves(args, steps) if args.ckpt.save_hf else 0
-    model = shape.parameters * memory.weight_bytes(args)
+    model = (shape.adapter or shape.parameters) * memory.weight_bytes(args)  # OpenRLHF saves an adapter alone
     final = model + (critic * memory.weight_bytes(args) if args.critic.save_value_network else 0)
     per_visit = 1 if type(config.method) in (RPO, Paper) else args.rollout.n_samples_per_prompt
     rows = questions + steps * args.rollout.batch_size * per_visit
