@@ -106,6 +106,23 @@ def test_the_rows_of_the_readme_are_those_of_both_reports():
         assert (on_the_way, end, int(tokens)) == cells([arm_of(report, name)[1] for report in reports])
 
 
+PRETRAINED = {"leg_counting": "2026-11-26-real", "products": "2026-11-27-real-products"}
+
+
+@pytest.mark.parametrize("family", PRETRAINED)
+def test_the_rows_of_the_pretrained_model_are_those_of_the_report(family):
+    page = (ROOT / "docs" / "methods.md").read_text().split("| SmolLM2-135M | halfway")[1].split("\n\n")[0]
+    arms = result(PRETRAINED[family])["levels"][family]["arms"]
+    for name, arm in arms.items():
+        half = [run["curve"][1] for run in arm["runs"].values()]
+        accuracy, so_far = fmean(a for _, a in half), fmean(tokens for tokens, _ in half) / 1000
+        end, tokens = "{:.2f} ± {:.2f}".format(*arm["policy"]), arm["tokens"][0] / 1000
+        seconds = f"{arm['seconds'][0]:.0f}" if arm["seconds"] else "-"
+        shown = {**SHOWN, "grpo": "GRPO, 24 questions x 4"}[name]
+        row = f"{shown}, {arm['steps']} steps | {accuracy:.2f} ({so_far:.0f}k) | {end} | {tokens:.0f}k | {seconds} |"
+        assert row in page and len(half) == 3
+
+
 @pytest.mark.parametrize(
     ("shown_as", "name"), [("4 questions, groups of four: GRPO", "grpo"), ("8 questions, groups of four: DAPO", "dapo")]
 )
