@@ -88,8 +88,12 @@ class Batches:
                 tried |= {one.question.question_id for one in asked}
                 self._made = kept + dropped + waiting
                 for group in rollout.roll_out(asked, step, wanted):
-                    where = kept if len(kept) < self.size and self.trains(group, step) else dropped
-                    (waiting if group.waits else where).append(group)
+                    if group.waits:  # it has no scores yet
+                        waiting.append(group)
+                    elif len(kept) < self.size and self.trains(group, step):
+                        kept.append(group)
+                    else:
+                        dropped.append(group)
         self._made, rollout.work = [], None
         waiting = [replace(group, asked="unfinished", chance=None, due=step + 1) for group in waiting]
         self.begun += [group.begun for group in waiting]

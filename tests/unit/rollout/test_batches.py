@@ -47,9 +47,9 @@ class Rollout:
         return [self.group(one.question, one.reason, step) for one in asked]
 
     def group(self, question, reason, step):
-        parts, scores = (Part(self.version(question.question_id), 1),), self.scores(question.question_id)
+        parts, waits = (Part(self.version(question.question_id), 1),), self.waits(question.question_id)
+        scores = (None, None) if waits else self.scores(question.question_id)
         samples = tuple(Sample(Prefix(), (1,), (-1.0,), "stop", score, score, parts=parts) for score in scores)
-        waits = self.waits(question.question_id)
         return Group(question, samples, asked=reason, chance=0.5, due=step, waits=waits)
 
     def engine_metrics(self, groups):
@@ -213,9 +213,10 @@ def test_the_seconds_of_the_rollout_are_without_those_that_it_stood_still(batche
     assert [made.make(step).seconds["rollout"] for step in (1, 2)] == [3.0, 3.0]
 
 
-def test_with_a_tail_more_groups_are_begun_and_those_that_wait_come_first_in_the_next_step(batches):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_with_a_tail_more_groups_are_begun_and_those_that_wait_come_first_in_the_next_step(batches, dynamic):
     late = [ORDER[0], ORDER[2]]
-    made = batches(tail=0.5, waits=lambda name: name in late)
+    made = batches(dynamic=dynamic, tail=0.5, waits=lambda name: name in late)
     batch = made.make(1)
     assert made.rollout.asked == [ORDER[:4]]
     assert names(batch.kept) == [ORDER[1], ORDER[3]] and batch.dropped == [] and batch.metrics["groups"] == 2
