@@ -28,6 +28,14 @@ class RPOCriticTrainer(CriticPPOTrainer):
         super().__init__(*args, **kwargs)
         keep_groups(self)
 
+    def ppo_train(self) -> dict[str, Any]:
+        """As upstream, with the gradient's norm of the last optimizer step, as the policy's is. Upstream's mean over the
+        micro-batches has that of the step before in it, which a resumed run does not have."""
+        status = super().ppo_train()
+        if status:
+            status["critic_grad_norm"] = self.strategy.get_grad_norm(self.critic)
+        return status
+
 
 class RPOActorTrainer(ActorPPOTrainer):
     def __init__(self, strategy: Any, actor: Any, *args: Any, **kwargs: Any) -> None:

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
 from openrlhf_rpo.training.teaching import deal_again, teaches, teaching_part
-from openrlhf_rpo.training.trainers import RPOActorTrainer
-from openrlhf_rpo.upstream import Experience, platform
+from openrlhf_rpo.training.trainers import RPOActorTrainer, RPOCriticTrainer
+from openrlhf_rpo.upstream import CriticPPOTrainer, Experience, platform
 from tests.unit.training.shared_prefix.conftest import batch, group, plain_actor, tiny_model
 
 platform.prepare()
@@ -199,3 +199,13 @@ def test_ranks_get_samples_by_what_training_computes_of_them(parsed):
     silent = [not teaches(micro).any() for micro in dealt]
     assert silent[:2] == silent[2:] and sum(silent) == 2  # the n-th of both ranks
     assert sorted(float(x) for micro in dealt for x in micro.info["reward"]) == list(range(16))
+
+
+def test_the_norm_of_a_critics_gradient_is_that_of_the_last_optimizer_step(monkeypatch):
+    """Upstream's mean over micro-batches counts the step before, which a resumed run does not know."""
+    trainer = object.__new__(RPOCriticTrainer)
+    trainer.strategy, trainer.critic = SimpleNamespace(get_grad_norm=lambda model: {"critic": 3.0}[model]), "critic"
+    monkeypatch.setattr(CriticPPOTrainer, "ppo_train", lambda self: {"critic_loss": 1.0, "critic_grad_norm": 1.5})
+    assert trainer.ppo_train() == {"critic_loss": 1.0, "critic_grad_norm": 3.0}
+    monkeypatch.setattr(CriticPPOTrainer, "ppo_train", lambda self: {})  # no samples
+    assert trainer.ppo_train() == {}
