@@ -215,9 +215,11 @@ class _RPOTrainer(BasePPOTrainer):
         """Train actor and critic on the experiences (upstream: ``train_step``); returns the optimizer's metrics."""
         status = self._compute_rollout_stats(experiences)
         status["rpo/trained_share"] = share = trained_share(experiences, self.args)
+        dealt = experiences
         if self.args.train.dynamic_batch_enable and not shares_prefixes(self.args):
-            experiences = balance_experiences(experiences, self.args)
-        dealt = deal_again(experiences, self.args) if share < 1 else experiences
+            dealt = balance_experiences(experiences, self.args)
+        elif share < 1:
+            dealt = deal_again(experiences, self.args)
         refs = []
         if step > self.args.critic.freezing_steps:  # a frozen actor would keep them for later
             refs += self.actor_model_group.async_run_method_batch(method_name="append", experience=dealt)

@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from openrlhf_rpo.training.shared_prefix.actor import share_prefixes
+from openrlhf_rpo.trainer import _RPOTrainer
+from openrlhf_rpo.training.experience_maker import rollout_log_prob_gap
+from openrlhf_rpo.training.shared_prefix.actor import SharedActor, share_prefixes
 from openrlhf_rpo.training.teaching import deal_again, teaches, teaching_part
 from openrlhf_rpo.training.trainers import RPOActorTrainer, RPOCriticTrainer
 from openrlhf_rpo.upstream import CriticPPOTrainer, Experience, platform
@@ -170,6 +172,36 @@ def test_samples_that_do_not_teach_are_not_run(parsed):
     assert sum(ran(SILENT["most"], actor__entropy_coef=0.1, **off)) == 8  # entropy teaches, too
     kl = {"algo__kl__init_coef": 0.1, "algo__kl__estimator": "k3"}
     assert sum(ran(SILENT["most"], "--algo.kl.use_loss", **kl, **off)) == 8
+
+
+def test_the_comparison_on_the_first_batch_takes_no_more_tokens_than_training(parsed, monkeypatch):
+    """Micro-batches that are filled to the limit with what is trained hold many times as much."""
+    asked, check = [], SharedActor.check
+    monkeypatch.setattr(SharedActor, "check", lambda self, *rows: asked.append(int(rows[2].sum())) or check(self, *rows))
+    lengths = INPUTS[1].sum(-1)
+    for silent in SILENT.values():
+        train(parsed(train__micro_batch_size=8), silent=silent)
+        trained = int(lengths[[i for i in range(8) if i not in silent]].sum())
+        assert 0 < asked[-1] <= max(trained, int(lengths[:2].sum()))
+    assert len(asked) == len(SILENT) and asked[0] < int(lengths.sum())
+
+
+def test_old_log_probs_and_dynamic_micro_batches_without_sharing_end_a_step(parsed):
+    """Upstream deals the samples anew, with lists for figures."""
+    args = parsed("--train.dynamic_batch_enable", rpo__shared_prefix="off", algo__kl__init_coef=0.01)
+    dealt, old = [], old_log_probs()
+    made = experience(old)
+    made.info["rollout_log_prob_gap"] = rollout_log_prob_gap(made)
+    run = SimpleNamespace(
+        args=args,
+        _compute_rollout_stats=lambda experiences: {"rollout/num_samples": 8.0},
+        actor_model_group=SimpleNamespace(async_run_method_batch=lambda **asked: dealt.extend(asked["experience"]) or []),
+        critic_model_group=None,
+        ppo_train=lambda step: {"policy_loss": 0.1},
+    )
+    status = _RPOTrainer.train_on(run, [made], 0)
+    assert sum(len(micro.sequences) for micro in dealt) == 8
+    assert status["rollout_log_prob_gap"] == pytest.approx(rollout_log_prob_gap(made).mean().item())
 
 
 def test_the_part_that_teaches_has_no_padding_of_others():
