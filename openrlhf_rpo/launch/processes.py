@@ -12,16 +12,22 @@ def check(args: SimpleNamespace, dealt_evenly: bool) -> None:
     ``dealt_evenly``: the actor's samples are, whatever their number.
     """
     _check_colocation(args)
-    _check_places(args)
+    _check_places(args, dealt_evenly)
     _check_batches(args, "actor", dealt_evenly)
     if args.algo.advantage.estimator == "gae":
         _check_batches(args, "critic", dealt_evenly=False)
 
 
-def _check_places(args: SimpleNamespace) -> None:
-    """The processes of a model form rings and tensor parallel groups; those that only run forward get a micro-batch each."""
+def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
+    """The processes of a model form rings and tensor parallel groups; those that only run forward get a micro-batch each.
+
+    OpenRLHF cuts the micro-batches into equal parts, rounded up, so that nothing may be left for the last processes.
+    """
     together = args.ds.ring_attn_size * args.ds.tensor_parallel_size
     samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
+    actors = n_replicas(args, "actor")
+    shares = actors if dealt_evenly else 1
+    batches = shares * -(-(samples // shares) // micro)
     forward = ["ref"] * (args.algo.kl.init_coef > 0) + ["reward"] * (not args.reward.remote_url)
     for name in ("actor", *["critic"] * (args.algo.advantage.estimator == "gae"), *forward):
         devices = n_processes(getattr(args, name))
@@ -30,10 +36,21 @@ def _check_places(args: SimpleNamespace) -> None:
             devices % together == 0,
             f"{where}, not a multiple of --ds.ring_attn_size x --ds.tensor_parallel_size, {together}",
         )
+        if name not in forward:
+            continue
+        processes = devices // together
+        if args.train.dynamic_batch_enable:
+            need(
+                actors % processes == 0,
+                f"{where}: with --train.dynamic_batch_enable it must divide the actor's, {actors}, for each process to get "
+                "a micro-batch",
+            )
+            continue
         need(
-            name not in forward or args.train.dynamic_batch_enable or -(-samples // micro) >= devices // together,
-            f"{where}, and a step's {samples} samples make {-(-samples // micro)} batches of --rollout.micro_batch_size "
-            f"{micro}: each process needs one. Lower --{name}.num_gpus_per_node or --rollout.micro_batch_size",
+            -(-batches // -(-batches // processes)) == processes,
+            f"{where}, and a step's {samples} samples make {batches} batches of --rollout.micro_batch_size {micro}, dealt "
+            f"{-(-batches // processes)} at a time: each process needs one. Lower --{name}.num_gpus_per_node or "
+            "--rollout.micro_batch_size",
         )
 
 

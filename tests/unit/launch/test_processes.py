@@ -55,6 +55,26 @@ def test_every_process_of_a_model_has_its_place_and_its_batch(parse, changes, re
     parse(algo__kl__init_coef=0.01, ref__num_gpus_per_node=4)
 
 
+def test_no_process_that_runs_forward_is_left_without_a_batch(parse):
+    """6 batches for 4 processes are dealt as 2, 2, 2 and none."""
+    shape = {"algo__kl__init_coef": 0.01, "rollout__micro_batch_size": 6}
+    with pytest.raises(UsageError, match="make 6 batches of --rollout.micro_batch_size 6, dealt 2 at a time: each"):
+        parse(**shape, ref__num_gpus_per_node=4)
+    parse(**shape, ref__num_gpus_per_node=3)
+    two = {"algo__kl__init_coef": 0.01, "rollout__micro_batch_size": 10, "actor__num_gpus_per_node": 2}
+    with pytest.raises(UsageError, match="make 4 batches .* dealt 2 at a time"):  # 10 and 6 for each actor
+        parse(**two, ref__num_gpus_per_node=3)
+    parse(**two, ref__num_gpus_per_node=4)
+
+
+def test_with_dynamic_micro_batches_the_processes_that_run_forward_divide_the_actors(parse):
+    four = {"train__dynamic_batch_enable": True, "algo__kl__init_coef": 0.01, "actor__num_gpus_per_node": 4}
+    for processes in (3, 8):
+        with pytest.raises(UsageError, match=f"ref.num_gpus_per_node is {processes}: .* it must divide the actor's, 4, for"):
+            parse(**four, ref__num_gpus_per_node=processes)
+    parse(**four, ref__num_gpus_per_node=2)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
