@@ -98,7 +98,8 @@ def import_paths(
             ]
             _score(candidates, rollout)
             entering = _admitted(candidates, done, config.method.admits_wrong, report)
-            cache.commit_initial([replace(path, slot=slot) for path in entering])
+            if entering:  # else the cache would no longer be one that holds nothing
+                cache.commit_initial([replace(path, slot=slot) for path in entering])
             bar.update(len(batch))
     if not done:
         raise ExchangeError(

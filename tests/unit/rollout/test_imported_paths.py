@@ -188,10 +188,12 @@ def test_what_cannot_be_a_path_is_counted_by_its_reason(start, jsonl):
     assert report.imported == 1 and report.skipped == {"too_long": 1, "empty": 2, "unmatched": 1}
 
 
-def test_nothing_admitted_is_an_error_that_says_why(start, jsonl):
+def test_nothing_admitted_is_an_error_that_says_why(start, jsonl, tmp_path):
     run = start(f"{jsonl(solution(1, text='2'))}:worked", scorer=Rewards())
     with pytest.raises(ExchangeError, match="no path could be imported(.|\n)*1 left out: not rewarded(.|\n)*boxed"):
         run.load()
+    run.cache.close()
+    PathCache.open(f"sqlite:///{tmp_path}/new.db", {"template": "other"}).close()  # as the next command may ask for
 
 
 # ── Another run ──
