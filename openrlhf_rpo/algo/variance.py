@@ -18,12 +18,12 @@ def has_signal(values: Sequence[float]) -> bool:
     return len(values) > 1 and max(values) - min(values) > TOLERANCE
 
 
-def is_starved(n_tried: int, n_questions: int, n_missing: int, limit: int) -> bool:
+def is_starved(n_tried: int, n_left: int, n_missing: int, limit: int) -> bool:
     """Whether dynamic sampling gives up: ``limit`` questions were tried, or fewer than ``n_missing`` are left.
 
     A question is tried once per step, so a small data set may run out before the limit.
     """
-    return n_tried >= limit or n_questions - n_tried < n_missing
+    return n_tried >= limit or n_left < n_missing
 
 
 def outcome(scores: Sequence[float]) -> str:

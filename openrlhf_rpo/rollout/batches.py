@@ -67,7 +67,8 @@ class Batches:
         old; what is then more than a batch is stored only. Raises Starved after ``dynamic.max_batches`` batches of
         questions, or when too few untried questions are left.
         """
-        rollout, parked = self.rollout, self.rollout.gate.parked
+        rollout, parked, stream = self.rollout, self.rollout.gate.parked, self.selection.stream
+        before = stream.position, list(stream.postponed), list(self.begun)
         rollout.clock.start_step(present=("rollout", "reward"))
         kept: list[Group] = []
         dropped: list[Group] = []
@@ -76,18 +77,20 @@ class Batches:
         with rollout.awake():
             while len(kept) < self.size:
                 missing = self.size - len(kept)
-                self._need_questions(step, len(kept), len(tried))
+                self._need_questions(step, len(kept), len(kept) + len(dropped), len(tried))
                 begun, in_flight = self._begun(step, tried), self._in_flight() - tried
                 self._need_free_questions(step, missing, tried, in_flight)
                 wanted = self._to_ask(len(kept), len(kept) + len(dropped), tried | in_flight)
-                asked = self.selection.choose(wanted, tried, step, begun, in_flight)
-                if len(asked) < missing:
+                tail = 1.0 if tried else self.config.tail  # later rounds wait for all, or ever more groups would wait
+                asked = self.selection.choose(math.ceil(wanted / tail - 1e-9), tried, step, begun, in_flight)
+                if len(asked) < missing:  # a run with more passes over the data goes on from here
+                    stream.position, stream.postponed, self.begun = before
                     return None
                 if wanted > missing:  # which of them are too many has nothing to do with why they were asked
                     asked.sort(key=lambda one: self._place(step, one.question.question_id))
                 tried |= {one.question.question_id for one in asked}
                 self._made = kept + dropped + waiting
-                for group in rollout.roll_out(asked, step, wanted):
+                for group in rollout.roll_out(asked, step, None if tail == 1 else wanted):
                     if group.waits:  # it has no scores yet
                         waiting.append(group)
                     elif len(kept) < self.size and self.trains(group, step):
@@ -139,17 +142,16 @@ class Batches:
         missing = self.size - n_kept
         if not self.args.algo.dynamic_filtering_enable or not n_kept:
             return missing
-        left = int(self.selection.stream.left(taken) * self.selection.tail)
-        return max(missing, min(math.ceil(missing * n_done / n_kept), self.size, left))
+        return max(missing, min(math.ceil(missing * n_done / n_kept), self.size, self.selection.stream.left(taken)))
 
     def _place(self, step: int, question_id: str) -> float:
         return keyed_generator(self.args.train.seed, step, question_id, "order").random()
 
-    def _need_questions(self, step: int, n_kept: int, n_tried: int) -> None:
+    def _need_questions(self, step: int, n_kept: int, n_done: int, n_tried: int) -> None:
         n, most = len(self.selection.stream.questions), self.size * self.config.dynamic.max_batches
-        if is_starved(n_tried, n, self.size - n_kept, most):
+        if is_starved(n_done, n - n_tried, self.size - n_kept, most):
             raise Starved(
-                f"step {step}: {n_tried} of {n} questions tried, only {n_kept} of {self.size} groups "
+                f"step {step}: {n_done} of {n} questions tried, only {n_kept} of {self.size} groups "
                 "have samples that differ. Make the questions harder or easier, raise "
                 "--rollout.n_samples_per_prompt, lower --rollout.batch_size, or, where questions are left, raise "
                 f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."

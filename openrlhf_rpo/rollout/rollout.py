@@ -120,13 +120,16 @@ class Rollout:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """While inside, seconds and counts are not those of a step, which may be on its way."""
-        of_step = self.clock, self.counts
+        """While inside, seconds and counts are not those of a step, which may be on its way; nor are failed rewards, so that
+        a run that is resumed from this step counts the same."""
+        of_step, failures = (self.clock, self.counts), self.scorer and self.scorer.failures
         self.clock, self.counts = PhaseClock(), Counter()
         try:
             yield
         finally:
             self.clock, self.counts = of_step
+            if self.scorer is not None:
+                self.scorer.failures = failures
 
     def roll_out(self, asked: Sequence[Asked], step: int, enough: int | None = None) -> list[Group]:
         """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later.

@@ -1,6 +1,5 @@
 """Which questions a step asks, and why."""
 
-import math
 import sys
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -36,41 +35,36 @@ class Asked:
 class Selection:
     """The questions of every step. Reads the cache, so that a resumed run asks the same ones.
 
-    ``epoch``: the steps of one pass over the data; None: signal is not asked for. ``tail``: the share of its groups that a
-    step waits for; as many more are begun.
+    ``epoch``: the steps of one pass over the data; None: signal is not asked for.
     """
 
-    def __init__(
-        self, stream: QuestionStream, cache: PathCache, method: Method, epoch: float | None, tail: float = 1.0
-    ) -> None:
+    def __init__(self, stream: QuestionStream, cache: PathCache, method: Method, epoch: float | None) -> None:
         self.stream = stream
         self.cache = cache
         self.method = method
         self.epoch = epoch
-        self.tail = tail
         self.by_id = {q.question_id: q for q in stream.questions}
         self.chances: Chances | None = None
 
     @classmethod
     def of_run(cls, stream: QuestionStream, cache: PathCache, config: RPOConfig, batch_size: int) -> "Selection":
         epoch = len(stream.questions) / batch_size if config.select == "signal" else None
-        return cls(stream, cache, config.method, epoch, config.tail)
+        return cls(stream, cache, config.method, epoch)
 
     def choose(
         self, n: int, exclude: Set[str], step: int, begun: Sequence[Begun] = (), in_flight: Set[str] = frozenset()
     ) -> list[Asked]:
-        """Questions that are not in ``exclude``, enough to have ``n`` groups done; fewer at the end of the data, and where
-        there are no more.
+        """``n`` questions that are not in ``exclude``; fewer at the end of the data, and where there are no more.
 
-        ``begun`` groups first. The method's share of the others replays stored paths (least recently visited first); with
-        signal it is the ones worth most. ``in_flight``: questions of batches that are not committed yet; those whose turn it
-        is come as soon as they are.
+        ``begun`` groups first, all of them. The method's share of the others replays stored paths (least recently visited
+        first); with signal it is the ones worth most. ``in_flight``: questions of batches that are not committed yet; those
+        whose turn it is come as soon as they are.
         """
         first = [self._go_on(group) for group in begun]
-        exclude = exclude | {asked.question.question_id for asked in first}
+        in_flight = in_flight | {asked.question.question_id for asked in first}
         out = exclude | in_flight
         free = len(self.by_id) - len(out)  # a search for more would go on to the end of the data
-        n = max(0, min(math.ceil(n / self.tail - 1e-9) - len(first), free))
+        n = max(0, min(n - len(first), free))
         chosen = self._by_signal(n, out, step) if self.epoch else self._to_replay(n, out, step)
         exclude = exclude | {asked.question.question_id for asked in chosen}
         new = self.stream.take(n - len(chosen), exclude, in_flight)

@@ -62,7 +62,7 @@ ROLLOUT = {
     "rpo/verify/noise": Figure(
         "share", "new tokens that verified reuse would reject for that difference alone; they are read, so it does not"
     ),
-    "rpo/reward_failures_total": Figure("", "rewards that failed since the start of the run"),
+    "rpo/reward_failures_total": Figure("", "rewards that failed since the start of the run, those of evaluations left out"),
 }
 CACHE = {
     "rpo/cache/replaced": Figure(

@@ -64,4 +64,4 @@ def test_a_group_without_samples_has_no_outcome():
     ],
 )
 def test_dynamic_sampling_gives_up_at_its_limit_and_at_the_end_of_a_small_data_set(n_tried, n_questions, n_missing, starved):
-    assert is_starved(n_tried, n_questions, n_missing, limit=640) is starved
+    assert is_starved(n_tried, n_questions - n_tried, n_missing, limit=640) is starved

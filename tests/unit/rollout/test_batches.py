@@ -18,12 +18,15 @@ from openrlhf_rpo.types import Begun, Group, Part, Prefix, Question, Sample
 QUESTIONS = [Question(f"q{i}", f"{i}?", "1") for i in range(12)]
 ORDER = [q.question_id for q in QuestionStream(QUESTIONS, 3, 1).take(12)]
 
+MANY = [Question(f"q{i}", f"{i}?", "1") for i in range(200)]
+
 SCORER = SimpleNamespace(failures=0)
 
 
 class Rollout:
     """``version(question id)`` is the policy that sampled its group, ``scores`` are the scores of that, and whether it
-    ``waits``. A rollout takes 5 seconds, of which it stands still for ``parked``."""
+    ``waits`` (None: those behind as many as are enough). A rollout takes 5 seconds, of which it stands still for
+    ``parked``."""
 
     def __init__(
         self,
@@ -44,10 +47,12 @@ class Rollout:
         self.clock.add({"cache": 1.0, "rollout": 5.0})
         self.gate.parked += self.parked
         self.asked.append([one.question.question_id for one in asked])
-        return [self.group(one.question, one.reason, step) for one in asked]
+        done = len(asked) if enough is None else enough
+        late = [i >= done if self.waits is None else self.waits(one.question.question_id) for i, one in enumerate(asked)]
+        return [self.group(one.question, one.reason, step, waits) for one, waits in zip(asked, late, strict=True)]
 
-    def group(self, question, reason, step):
-        parts, waits = (Part(self.version(question.question_id), 1),), self.waits(question.question_id)
+    def group(self, question, reason, step, waits):
+        parts = (Part(self.version(question.question_id), 1),)
         scores = (None, None) if waits else self.scores(question.question_id)
         samples = tuple(Sample(Prefix(), (1,), (-1.0,), "stop", score, score, parts=parts) for score in scores)
         return Group(question, samples, asked=reason, chance=0.5, due=step, waits=waits)
@@ -61,15 +66,15 @@ def batches(tmp_path):
     with PathCache.open(f"sqlite:///{tmp_path}/cache.db", {}) as cache:
         cache.mark_initialised()
 
-        def make(dynamic=False, limits=(0, 1), asynchronous=True, max_age=1, tail=1.0, size=2, **rollout):
-            config = RPOConfig(method_name="off", method=Off(), async_=AsyncOptions(max_age=max_age))
+        def make(dynamic=False, limits=(0, 1), asynchronous=True, max_age=1, tail=1.0, size=2, questions=QUESTIONS, **run):
+            config = RPOConfig(method_name="off", method=Off(), async_=AsyncOptions(max_age=max_age), tail=tail)
             args = SimpleNamespace(
                 rollout=SimpleNamespace(batch_size=size),
                 train=SimpleNamespace(async_enable=asynchronous, async_queue_size=1, seed=3),
                 algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=limits),
             )
-            stream = QuestionStream(QUESTIONS, 3, 2)
-            return Batches(Rollout(config, **rollout), Selection(stream, cache, Off(), None, tail), args)
+            stream = QuestionStream(questions, 3, 2)
+            return Batches(Rollout(config, **run), Selection(stream, cache, Off(), None), args)
 
         yield make
 
@@ -173,9 +178,47 @@ def test_no_more_than_missing_is_asked_of_the_next_pass_over_the_data(batches):
 
 def test_a_tail_never_asks_for_more_than_there_is(batches):
     """The search for it would go through all that is left of the data."""
-    made = batches(dynamic=True, tail=0.5, size=4, scores=lambda name: (1.0, 1.0) if name in ORDER[:5] else (0.0, 1.0))
+    made = batches(dynamic=True, tail=0.5, size=4, scores=lambda name: (1.0, 1.0) if name in ORDER[:7] else (0.0, 1.0))
     made.make(1)
     assert list(map(len, made.rollout.asked)) == [8, 4] and made.selection.stream.remaining == 12
+
+
+@pytest.mark.parametrize(("tail", "size", "begun"), [(1.0, 4, 4), (0.5, 4, 8), (0.75, 4, 6), (0.7, 21, 30)])
+def test_with_a_tail_as_many_more_are_begun_as_bring_the_wanted_ones(batches, tail, size, begun):
+    """4 / 0.75 is rounded up; 21 / 0.7 is 30, but a little more in floating point."""
+    made = batches(tail=tail, size=size, questions=MANY, waits=None)
+    assert len(made.make(1).kept) == size and list(map(len, made.rollout.asked)) == [begun]
+
+
+def test_with_a_tail_and_dynamic_sampling_no_more_wait_than_were_begun_for_it(batches):
+    """Only the first round begins more than it waits for, and what waits is not tried."""
+    some = {q.question_id for q in MANY[::4]}
+    scores = {"scores": lambda name: (0.0, 1.0) if name in some else (1.0, 1.0)}
+    made = batches(dynamic=True, tail=0.5, size=4, asynchronous=False, questions=MANY, waits=None, **scores)
+    for step in range(1, 7):
+        before = len(made.rollout.asked)
+        batch = made.make(step)
+        rounds = made.rollout.asked[before:]
+        assert len(batch.kept) == 4 and len(batch.waiting) == len(rounds[0]) - 4 == 4 and len(rounds) > 1
+        made.committed(step)
+    made = batches(dynamic=True, tail=0.1, size=4, asynchronous=False, questions=MANY, waits=None)
+    assert len(made.make(1).waiting) == 36  # 40 begun, as many as dynamic sampling may try
+
+
+@pytest.mark.parametrize(("tail", "position", "waiting"), [(1.0, 20, 0), (0.5, 24, 4)])
+def test_a_batch_that_the_data_cannot_fill_leaves_all_as_it_was(batches, tail, position, waiting):
+    """A run that is extended by more passes goes on there."""
+    made = batches(size=5, tail=tail, asynchronous=False, waits=None)
+    steps = []
+    while True:
+        stream = made.selection.stream
+        before = stream.position, list(stream.postponed), list(made.begun)
+        if (batch := made.make(len(steps) + 1)) is None:
+            break
+        steps.append(batch)
+        made.committed(len(steps))
+    assert (stream.position, stream.postponed, made.begun) == before
+    assert (len(steps), stream.position, len(made.begun)) == (4, position, waiting)
 
 
 @pytest.mark.parametrize("limits", [(0.5, 1), (0, 0.5)])

@@ -22,9 +22,9 @@ def cache(tmp_path):
 def run(cache):
     """``steps(a, b)`` commits steps of 4 questions: those with an even number are half right, the others all right."""
 
-    def make(method, epoch=4.0, tail=1.0):
+    def make(method, epoch=4.0):
         stream = QuestionStream(QUESTIONS, seed=3, episodes=9)
-        selection = Selection(stream, cache, method, epoch, tail)
+        selection = Selection(stream, cache, method, epoch)
 
         def steps(first, last):
             asked = {}
@@ -111,17 +111,20 @@ def test_what_was_tried_in_this_step_is_not_asked_again(run):
     assert {one.question.question_id for one in selection.choose(4, tried, 13)} == {q.question_id for q in QUESTIONS[12:]}
 
 
-@pytest.mark.parametrize(("tail", "n", "begun"), [(1.0, 4, 4), (0.5, 4, 8), (0.75, 4, 6), (0.7, 21, 30)])
-def test_with_a_tail_as_many_more_are_begun_as_bring_the_wanted_ones(cache, tail, n, begun):
-    """4 / 0.75 is rounded up; 21 / 0.7 is 30, but a little more in floating point."""
-    stream = QuestionStream([Question(str(i), "", "") for i in range(40)], seed=3, episodes=1)
-    assert len(Selection(stream, cache, Off(), None, tail).choose(n, set(), 1)) == begun
-
-
-def test_groups_that_wait_come_first_and_count_among_those_begun(run):
-    selection, _ = run(Off(), epoch=None, tail=0.5)
+def test_groups_that_wait_come_first_and_count_among_those_asked(run):
+    selection, _ = run(Off(), epoch=None)
     sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
     waiting = [Begun(name, (sample,), "unfinished", None, 2) for name in ("q07", "q03")]
-    asked = selection.choose(2, set(), 2, waiting)
+    asked = selection.choose(4, set(), 2, waiting)
     assert [one.question.question_id for one in asked[:2]] == ["q07", "q03"] and len(asked) == 4
     assert [(one.reason, one.begun) for one in asked] == [("unfinished", (sample,))] * 2 + [("turn", ())] * 2
+
+
+def test_the_next_turn_of_a_question_whose_group_is_unfinished_comes_later(run):
+    selection, _ = run(Off(), epoch=None)
+    sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
+    order = [one.question.question_id for one in selection.choose(16, set(), 1)]
+    again = selection.choose(16, set(), 2, [Begun(order[0], (sample,), "unfinished", None, 2)])
+    assert len(again) == 16 and selection.stream.postponed == [order[0]]
+    third = {one.question.question_id for one in selection.choose(16, set(), 3)}
+    assert order[0] in third and not selection.stream.postponed
