@@ -56,10 +56,9 @@ def _machine(shape: ModelShape, args: SimpleNamespace, gpu: str, length: float) 
 
 def _work(method: Method, lengths: np.ndarray, prompt: float) -> Work:
     """As the method's options say; a method that replays no paths as the shipped ones do counts as one that replays none."""
-    share = getattr(method, "replay_share", None)
-    if share is None:
+    if type(method).paths is Method.paths:
         return seconds.bare(lengths, prompt)
-    share = share or 1.0  # 0: all, in the order of the data
+    share = method.replay_share or 1.0  # 0: all, in the order of the data
     if method.scores:
         return seconds.verified(lengths, prompt, share)
     kind, value = parse_largest(getattr(method, "cut_max", "ratio:0.5"))

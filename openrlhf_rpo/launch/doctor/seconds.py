@@ -74,7 +74,8 @@ class Work:
 
     ``scored``: of stored paths that the engines read to verify them; ``prefix``: kept; ``new``: generated; ``prompt``: of
     every question. ``common``: the samples of a group have one prefix. ``trained``: what a training pass runs, where it is
-    known; else the prompt, and a common prefix, are counted once in a group.
+    known; else the prompt, and a common prefix, are counted once in a group. ``read``: engines read what they have
+    generated, as for ``--rpo.method verify`` in half precision.
     """
 
     prompt: float
@@ -83,6 +84,7 @@ class Work:
     new: np.ndarray
     common: bool = True
     trained: float | None = None
+    read: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ def _generating(work: Work, rates: Rates, cluster: Cluster, drafts: Drafts | Non
     unread = len(prefix) * work.prompt + float((prefix[:, 0] if work.common else prefix).sum())
     if work.scored.any():
         unread = 0.0
+    if work.read:
+        unread += float(new.sum())
     running, behind = abreast(new.ravel(), work.prompt + prefix.ravel(), cluster.sequences)
     plain = rates.a_pass + rates.sequence * running + rates.behind * behind
     if drafts is not None:
@@ -232,12 +236,12 @@ def continued(lengths: np.ndarray, prompt: float, share: float, ratio: float, se
 
 def verified(lengths: np.ndarray, prompt: float, share: float, kept: float = KEPT, seed: int = 1) -> Work:
     """``share`` of the groups keep of every stored path what the policy accepts, token by token, ``kept`` of it on average:
-    ``--rpo.method verify``."""
+    ``--rpo.method verify`` in half precision."""
     draw = np.random.default_rng(seed)
     replayed = (draw.permutation(len(lengths)) < share * len(lengths))[:, None]
     prefix = np.minimum(lengths - 1, draw.exponential(1 / _rejections(kept), lengths.shape) * lengths).round()
     scored, prefix = np.where(replayed, lengths, 0), np.where(replayed, prefix, 0)
-    return Work(prompt, scored, prefix, lengths - prefix, common=False)
+    return Work(prompt, scored, prefix, lengths - prefix, common=False, read=True)
 
 
 def _rejections(kept: float) -> float:

@@ -1,14 +1,16 @@
 """The model of a step's seconds: by hand, against figures that others published, and what must hold of any figures."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lab.scale import plan
+from openrlhf_rpo.algo.methods import RPO, Off, Paper, Verify
 from openrlhf_rpo.launch.doctor import seconds
 from openrlhf_rpo.launch.doctor.memory import ModelShape
-from openrlhf_rpo.launch.doctor.plan import _written
+from openrlhf_rpo.launch.doctor.plan import _work, _written
 from openrlhf_rpo.launch.doctor.seconds import Cluster, Drafts, Rates, Work, abreast, phases
 
 ONE = Cluster(engines=1, ranks=1, imbalance=1.0)
@@ -68,6 +70,7 @@ def test_what_was_read_to_verify_it_is_not_read_again():
     step = work([[4, 2], [1, 1]], prefix=5, scored=8, common=False)
     found = phases(step, Rates(read=1), ONE)
     assert (found["verify"], found["rollout"]) == (4 * 8 + 2 * 10, 0)
+    assert phases(replace(step, read=True), Rates(read=1), ONE)["rollout"] == 8
     assert phases(step, Rates(train=1), ONE)["train"] == 2 * 10 + 4 * 5 + 8  # prompts are shared, prefixes are not
 
 
@@ -105,6 +108,13 @@ def test_what_a_method_makes_of_a_step():
     gone_on = cut.prefix.any(1)
     assert gone_on.mean() == 0.75 and (cut.prefix == cut.prefix[:, :1]).all()
     assert (cut.prefix[gone_on, 0] >= lengths[gone_on, 0] / 2 - 1).all() and (cut.new[~gone_on] == lengths[~gone_on]).all()
+
+
+def test_a_method_that_continues_no_path_generates_every_answer():
+    lengths = seconds.answers(16, 8, 4096, 1000)
+    assert (_work(Off(), lengths, 10).new == lengths).all() and not _work(Off(), lengths, 10).prefix.any()
+    for method in (RPO(), Verify(), Paper()):
+        assert _work(method, lengths, 10).new.sum() < 0.9 * lengths.sum()
 
 
 @pytest.mark.parametrize(
