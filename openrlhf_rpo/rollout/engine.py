@@ -21,6 +21,7 @@ from openrlhf_rpo.config import limits_of
 from openrlhf_rpo.platform.cpu import FLOAT32
 from openrlhf_rpo.rollout.drafts.speculation import GROUP, allow_logit_bias, forget, remember, speculative_config
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, GroupRequest, Request, ScoreRequest, rounding
+from openrlhf_rpo.rollout.scheduler import HEAD, SCHEDULER
 from openrlhf_rpo.types import LogProbs, Rejected, TokenIds, as_ids, as_log_probs
 from openrlhf_rpo.upstream import RolloutRayActor
 
@@ -83,6 +84,7 @@ class _RPOEngine(RolloutRayActor):
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.longest = kwargs["max_model_len"]
         self.running = set[str]()  # samples that may be stopped
+        kwargs["scheduler_cls"] = SCHEDULER
         kwargs = offline_limits(kwargs["max_model_len"], kwargs["tensor_parallel_size"]) | dict(self.limits) | kwargs
         if self.dtype:
             kwargs["dtype"] = self.dtype
@@ -203,16 +205,23 @@ class _RPOEngine(RolloutRayActor):
         return await asyncio.gather(*(self._score_one(path) for path in paths))
 
     async def _score_one(self, path: ScoreRequest) -> LogProbs:
-        # vLLM must generate at least one token, which is not used.
-        kind = RequestOutputKind.FINAL_ONLY
-        params = SamplingParams(max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, output_kind=kind)
+        head = len(path.token_ids) - path.n_tokens - 1  # the token before a path gives the log-prob of its first
+        params = SamplingParams(
+            max_tokens=1,  # vLLM must generate at least one token, which is not used
+            prompt_logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_reading_prefix_cache=False,
+            extra_args={HEAD: head},
+        )
         final = None
         async for output in self._outputs(path.token_ids, params, random_uuid()):
             final = output
-        if final is None or final.prompt_logprobs is None:
+        if final is None or final.prompt_logprobs is None or final.num_cached_tokens > head:
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")
-        first = len(path.token_ids) - path.n_tokens
-        return as_log_probs(log_probs_of(path.token_ids[first:], final.prompt_logprobs[first:]))
+        found = final.prompt_logprobs  # of what came from the cache none, or, by vLLM's model runner V1, any
+        return as_log_probs(log_probs_of(path.token_ids[head + 1 :], found[len(found) - path.n_tokens :]))
 
 
 RPOEngine = ray.remote(_RPOEngine)

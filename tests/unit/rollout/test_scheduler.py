@@ -1,0 +1,81 @@
+"""What is read for its log-probs takes only its head from the prefix cache, in an engine of vLLM's."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lab.testbed import model_dir
+
+PROGRAM = """
+import asyncio, json, sys
+
+from openrlhf_rpo import platform
+
+platform.choose("cpu", 0.0)
+platform.prepare()
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from openrlhf_rpo.rollout.engine import _RPOEngine
+from openrlhf_rpo.rollout.requests import Request
+from openrlhf_rpo.rollout.scheduler import SCHEDULER
+
+PROMPT = [3 + i % 12 for i in range(70)]
+engine = object.__new__(_RPOEngine)
+engine.longest, engine.running, cached = 256, set(), []
+
+
+async def watched(outputs):
+    async for output in outputs:
+        yield output
+    cached.append(output.num_cached_tokens)
+
+
+def ask(*args):
+    return watched(_RPOEngine._outputs(engine, *args))
+
+
+async def main():
+    fixed = {"block_size": 32, "enable_chunked_prefill": False, "enforce_eager": True, "dtype": "float32"}
+    own = {"scheduler_cls": SCHEDULER, "logprobs_mode": "processed_logprobs", "max_model_len": engine.longest}
+    engine.llm = AsyncLLM.from_engine_args(AsyncEngineArgs(sys.argv[1], **fixed, **own))
+    engine._outputs = ask
+    drawn = await engine._complete(Request(PROMPT, 120, 1, 1.0), None)
+    text = PROMPT + drawn.token_ids.tolist()
+    found = {"drawn": drawn.log_probs.tolist(), "read": {}}
+    for at in (70, 97, 128, 129, len(text) - 1):
+        request = Request(text[:at], 120, 1, 1.0)
+        rest = type(drawn)(text[at:], drawn.log_probs[at - 70 :], "length")
+        found["read"][at] = (await engine._read(request, rest)).log_probs.tolist()
+    found["cached"] = dict(zip(found["read"], cached[1:]))
+    await engine.llm.reset_prefix_cache()
+    found["whole"] = (await engine._read(Request(PROMPT, 120, 1, 1.0), drawn)).log_probs.tolist()
+    found["cached"]["whole"] = cached[-1]
+    engine.llm.shutdown()
+    print(json.dumps(found))
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:
+    run = subprocess.run([sys.executable, "-c", PROGRAM, str(model_dir("hard"))], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_the_head_comes_from_the_cache_in_whole_blocks(found):
+    end = 70 + len(found["drawn"])
+    assert end > 130
+    expected = {"70": 64, "97": 96, "128": 96, "129": 128, str(end - 1): (end - 2) // 32 * 32, "whole": 0}
+    assert found["cached"] == expected
+
+
+def test_the_log_probs_are_those_of_a_text_that_is_read_whole(found):
+    for at, log_probs in found["read"].items():
+        assert log_probs == found["whole"][int(at) - 70 :] and log_probs
+    assert found["whole"] == pytest.approx(found["drawn"], abs=1e-5)
