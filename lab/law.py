@@ -53,11 +53,12 @@ class Engines:
         words = f"--data.max_len 768 --vllm.num_engines 2 --rpo.drafts on --rpo.drafts.tokens {n_tokens}"
         args = training_args(str(model), str(data), words.split())
         device = choose_device(args)
-        from openrlhf_rpo.rollout.engine import RPOEngine, engine_for
+        from openrlhf_rpo.rollout.engine import engine_for
 
         connect(args, device)
         args.vllm.num_engines = 1
-        kinds = {"plain": RPOEngine, "drafts": engine_for(RPOConfig.from_namespace(args.rpo), args.ds.param_dtype)}
+        of_run = RPOConfig.from_namespace(args.rpo), args.ds.param_dtype
+        kinds = {"plain": engine_for(*of_run, trains=False), "drafts": engine_for(*of_run)}
         self.of = {name: upstream.create_engines(args, kind, "processed_logprobs")[0] for name, kind in kinds.items()}
 
     def answer(self, name: str, groups: Sequence[GroupRequest]) -> tuple[Samples, int, int]:

@@ -118,6 +118,7 @@ def open_result(args: argparse.Namespace, subject: Subject, data: str) -> StudyR
         "top_p": args.top_p,
         "max_tokens": args.max_tokens,
         "max_len": run.data.max_len,
+        "dtype": run.ds.param_dtype,
         "seed": run.train.seed,
         "reward": run.rpo.reward.functions or run.reward.remote_url,
         "reward_content": contents_of(*files) or None,

@@ -171,7 +171,7 @@ def session(subject: Subject) -> Iterator[Session]:
         import ray
 
         from openrlhf_rpo.launch.cluster import connect, disconnect
-        from openrlhf_rpo.rollout.engine import RPOEngine
+        from openrlhf_rpo.rollout.engine import engine_for
         from openrlhf_rpo.rollout.generation import Generator
         from openrlhf_rpo.rollout.rollout import Rollout
         from openrlhf_rpo.rollout.scoring import make_scorer
@@ -184,7 +184,8 @@ def session(subject: Subject) -> Iterator[Session]:
         connect(args, subject.device)
         print(f"Starting {args.vllm.num_engines} vLLM engine(s) on {subject.device}", flush=True)
         started = time.perf_counter()
-        engines = upstream.create_engines(args, RPOEngine, "processed_logprobs")
+        engine = engine_for(args.rpo, args.ds.param_dtype, trains=False)
+        engines = upstream.create_engines(args, engine, "processed_logprobs")
         ray.get([engine.get_num_unfinished_requests.remote() for engine in engines])  # raises if an engine cannot start
         seconds = time.perf_counter() - started
         rollout = Rollout(Generator(engines, False), scorer, None, tokenizer, config, args)

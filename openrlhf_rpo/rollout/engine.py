@@ -224,13 +224,12 @@ class _RPOEngine(RolloutRayActor):
         return as_log_probs(log_probs_of(path.token_ids[head + 1 :], found[len(found) - path.n_tokens :]))
 
 
-RPOEngine = ray.remote(_RPOEngine)
-
-
-def engine_for(rpo: Any, param_dtype: str) -> Any:
-    """The engine of a run with these ``--rpo.*`` options and ``--ds.param_dtype``."""
-    drafts = rpo.drafts
-    speculation = None if drafts.mode == "off" else speculative_config(drafts.tokens, thrifty=drafts.mode == "auto")
-    own = {"speculation": speculation, "stops": rpo.tail < 1, "limits": limits_of(rpo.engine_limits)}
-    own["dtype"] = DTYPES[param_dtype]
+def engine_for(rpo: Any, param_dtype: str, trains: bool = True) -> Any:
+    """The engine of a run with these ``--rpo.*`` options and ``--ds.param_dtype``; one that only samples from the bare
+    question (``trains`` false) needs no drafts."""
+    own = {"limits": limits_of(rpo.engine_limits), "dtype": DTYPES[param_dtype]}
+    if trains:
+        drafts = rpo.drafts
+        own["stops"] = rpo.tail < 1
+        own["speculation"] = None if drafts.mode == "off" else speculative_config(drafts.tokens, drafts.mode == "auto")
     return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), own))

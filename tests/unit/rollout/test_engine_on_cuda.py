@@ -45,9 +45,9 @@ class Engine:
         return False
 
 
-def started_with(drafts, tensor_parallel_size, sleep, limits, weights):
+def started_with(drafts, tensor_parallel_size, sleep, limits, weights, trains):
     rpo = SimpleNamespace(drafts=SimpleNamespace(mode=drafts, tokens=4), tail=1.0, engine_limits=limits)
-    cls = engine_for(rpo, weights).__ray_metadata__.modified_class
+    cls = engine_for(rpo, weights, trains).__ray_metadata__.modified_class
     upstream = {  # openrlhf.trainer.ray.vllm_engine.create_vllm_engines, 0.11.2
         "model": model,
         "enforce_eager": False,
@@ -85,6 +85,7 @@ for case in changes:
         "prefixes": config.cache_config.enable_prefix_caching,
         "sleeps": config.model_config.enable_sleep_mode,
         "second_runner": config.use_v2_model_runner,
+        "scheduled_ahead": config.scheduler_config.async_scheduling,
         "speculation": speculation and [speculation.method, speculation.num_speculative_tokens],
     })
 print(json.dumps(found))
@@ -99,6 +100,7 @@ H100 = {
     "prefixes": True,
     "sleeps": True,
     "second_runner": True,
+    "scheduled_ahead": True,
     "speculation": None,
 }
 
@@ -109,7 +111,12 @@ CASES = {
     "fp16": ({"weights": "fp16"}, {"dtype": "torch.float16"}),
     "sequences": ({"limits": "256"}, {"sequences": 256}),
     "sequences and tokens": ({"limits": "256,4096"}, {"sequences": 256, "tokens": 4096}),
-    "drafts": ({"drafts": "auto"}, {"second_runner": False, "speculation": ["custom_class", 4]}),
+    "fp16, to evaluate": ({"weights": "fp16", "limits": "64", "trains": False}, {"dtype": "torch.float16", "sequences": 64}),
+    "drafts, to evaluate": ({"drafts": "on", "trains": False}, {}),
+    "drafts": (
+        {"drafts": "auto"},
+        {"second_runner": False, "scheduled_ahead": False, "speculation": ["custom_class", 4]},
+    ),
 }
 
 
@@ -123,7 +130,7 @@ def started(tmp_path_factory) -> dict[str, dict[str, object]]:
     environment = os.environ | {"VLLM_CACHE_ROOT": str(tmp_path_factory.mktemp("vllm"))}
     program = "from vllm import ModelRegistry as r; assert r._try_inspect_model_cls('Qwen2ForCausalLM')"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=300)
-    usual = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True, "limits": None, "weights": "bf16"}
+    usual = {"drafts": "off", "tensor_parallel_size": 1, "sleep": True, "limits": None, "weights": "bf16", "trains": True}
     asked = [str(model_dir("main")), [usual | changes for changes, _ in CASES.values()]]
     environment |= {"OPENRLHF_RPO_DEVICE": "cuda", "RAY_ADDRESS": "none", "CUDA_VISIBLE_DEVICES": "0,1"}
     words = [sys.executable, "-c", PROGRAM, json.dumps(asked)]
