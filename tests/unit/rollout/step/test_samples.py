@@ -142,3 +142,15 @@ def test_seconds_are_counted_by_phase(rollout):
     made.roll_out(ASKED, 2)
     seconds = made.clock.seconds
     assert set(seconds) == {"rollout", "reward", "cache"} and all(s > 0 for s in seconds.values())
+
+
+def test_what_an_evaluation_takes_and_what_fails_in_it_are_not_of_the_step(rollout):
+    made = rollout(Rewards())
+    made.scorer.failures, clock = 3, made.clock
+    with made.apart():
+        made.scorer.failures += 2
+        made.counts["drafted"] += 10
+        assert made.clock is not clock
+    assert (made.scorer.failures, made.clock, made.counts["drafted"]) == (3, clock, 0)
+    with rollout().apart():  # a reward model scores later
+        pass
