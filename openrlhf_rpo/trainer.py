@@ -285,8 +285,10 @@ class _RPOTrainer(BasePPOTrainer):
     # ── Evaluation, logs, checkpoints ──
 
     def has_checkpoint(self, step: int) -> bool:
-        """Whether a run may be resumed from this step: an evaluation may write one, too (the best so far)."""
-        return step % self.args.ckpt.save_steps == 0 or step % self.args.eval.steps == 0 or step == self.max_steps
+        """Whether a run may be resumed from this step: an evaluation may write one, too (the best so far), also the last.
+        That may come before ``max_steps``, with groups that --rpo.tail makes wait."""
+        due = step % self.args.ckpt.save_steps == 0 or step % self.args.eval.steps == 0
+        return due or step == self.max_steps or self.config.tail < 1
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Held-out accuracy from the bare question; keeps the best checkpoint, as upstream does."""
