@@ -3,23 +3,15 @@
 from functools import partial
 from typing import Any
 
-import torch
-
 from openrlhf_rpo.training.adapter import merged_adapter
 from openrlhf_rpo.training.average import moving_average
 from openrlhf_rpo.training.experience_maker import rollout_log_prob_gap
 from openrlhf_rpo.training.passes import learns_from_advantages_alone, needs_old_log_probs, shares_prefixes
-from openrlhf_rpo.training.shared_prefix.actor import SharedForward
+from openrlhf_rpo.training.shared_prefix.actor import SharedForward, first_rows
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 from openrlhf_rpo.training.shared_prefix.replay_buffer import GroupReplayBuffer
 from openrlhf_rpo.training.teaching import figures_of_all, teaching_part
 from openrlhf_rpo.upstream import ActorPPOTrainer, CriticPPOTrainer
-
-
-def first_rows(experience: Any, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sequences, action mask and attention mask of the first rows, at least two, that have so many tokens at most."""
-    n = max(2, int((experience.attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
-    return experience.sequences[:n], experience.action_mask[:n], experience.attention_mask[:n]
 
 
 def keep_groups(trainer: Any, skips: bool = False) -> None:
@@ -66,7 +58,8 @@ class RPOActorTrainer(ActorPPOTrainer):
         part = teaching_part(experience)
         forward = self.actor.forward
         if isinstance(forward, SharedForward) and not forward.checked:  # against the plain pass, on whole groups
-            forward.trusted(*first_rows(experience, lay_out(part.sequences, part.attention_mask).tokens))
+            rows = experience.sequences, experience.action_mask, experience.attention_mask
+            forward.trusted(*first_rows(lay_out(part.sequences, part.attention_mask).tokens, *rows))
         status = self._training_step(part, *args, **kwargs)
         if part is not experience:
             figures_of_all(status, experience)

@@ -70,6 +70,14 @@ def _config(model: Any) -> Any:
     return unwrapped(model).config.get_text_config()
 
 
+def first_rows(
+    tokens: int, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The first rows of a batch, at least two, that have so many tokens at most."""
+    n = max(2, int((attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
+    return sequences[:n], action_mask[:n], attention_mask[:n]
+
+
 class SharedForward:
     """What takes the place of ``owner.forward``, and the check whether it may. ``name`` is for the log."""
 
@@ -108,8 +116,7 @@ class SharedForward:
         self.owner.eval()
         try:
             tokens = lay_out(sequences, attention_mask).tokens
-            n = max(2, int((attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
-            rows = sequences[:n], action_mask[:n], attention_mask[:n]
+            rows = first_rows(tokens, sequences, action_mask, attention_mask)
             plain, shared, control = self.plain(*rows), self.values(*rows), self.values(*rows, share=False)
         except torch.OutOfMemoryError:  # only this process failed: others may be inside a collective operation
             raise
@@ -117,7 +124,7 @@ class SharedForward:
             return f"its first batch failed with {type(error).__name__}: {error}"
         finally:
             self.owner.train(training)
-        tokens_with_loss = action_mask[:n].sum().clamp(min=1)
+        tokens_with_loss = rows[1].sum().clamp(min=1)
         gap, rounding = (((plain - x).abs().sum() / tokens_with_loss).item() for x in (shared, control))
         least, most = TOLERANCE[next(self.owner.parameters()).dtype]
         allowed = min(most, max(least, TIMES_CONTROL * rounding))

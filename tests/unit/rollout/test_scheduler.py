@@ -15,7 +15,7 @@ from openrlhf_rpo import platform
 
 platform.choose("cpu", 0.0)
 platform.prepare()
-from vllm import AsyncEngineArgs, SamplingParams
+from vllm import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from openrlhf_rpo.rollout.engine import _RPOEngine
