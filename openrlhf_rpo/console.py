@@ -84,7 +84,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items()) or "-"
+        return ", ".join(f"{visible(str(k))} {_shown(v)}" for k, v in value.items()) or "-"
     return visible(str(value))
 
 

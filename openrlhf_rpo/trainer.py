@@ -21,7 +21,7 @@ from openrlhf_rpo.algo.methods import Off
 from openrlhf_rpo.algo.methods.decide import decide
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.errors import Failed
+from openrlhf_rpo.errors import Failed, visible
 from openrlhf_rpo.exchange.sources import import_source
 from openrlhf_rpo.rollout.ahead import source_of
 from openrlhf_rpo.rollout.batches import Batch, Batches
@@ -311,7 +311,7 @@ class _RPOTrainer(BasePPOTrainer):
                 tracker.log_eval(step, logs)
         self.cache.record_evaluation(step, logs)
         shown = "  ".join(f"{k.removeprefix('eval_')} {v:.3f}" for k, v in logs.items() if "pass" in k)
-        print(f"evaluation at step {step}: {shown}  ({logs['eval_seconds']:.1f} s)", flush=True)
+        print(f"evaluation at step {step}: {visible(shown)}  ({logs['eval_seconds']:.1f} s)", flush=True)
         if step:
             self.publisher.wait()
             with self.checkpoints.staging_cleared_on_error():

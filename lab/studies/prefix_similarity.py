@@ -20,7 +20,7 @@ from lab.studies.cuts import parse_cut
 from lab.studies.embeddings import Embedder, mean_cosine, mean_cosine_between
 from lab.training_plot import BLUE, GREY
 from openrlhf_rpo.evaluation.result import StudyResult
-from openrlhf_rpo.evaluation.session import weights_of
+from openrlhf_rpo.run.files import weights_fingerprint
 from openrlhf_rpo.types import Group, Prefix
 
 LENGTHS = (8, 16, 32, 64, 128)
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     cuts = [cut.name for cut in args.cuts]
     settings = sampling.settings(args, "samples", "lengths", "embedder") | {"cuts": cuts}
     if args.embedder is not None:
-        settings["embedder_weights"] = weights_of(args.embedder)
+        settings["embedder_weights"] = weights_fingerprint(args.embedder)
     result = StudyResult.open(args.out, "prefix-similarity", settings)
     if result.figures is None:
         _measure(args, result)

@@ -15,9 +15,9 @@ from lab.testbed import LEVELS, model_dir, write_dataset
 from openrlhf_rpo.console import Output
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation.result import StudyResult
-from openrlhf_rpo.evaluation.session import Session, prepare, session, training_args, weights_of
+from openrlhf_rpo.evaluation.session import Session, prepare, session, training_args
 from openrlhf_rpo.launch.options import given_options
-from openrlhf_rpo.run.files import contents_of
+from openrlhf_rpo.run.files import contents_of, weights_fingerprint
 from openrlhf_rpo.types import Question
 
 TESTBED_MAX_LEN = 768
@@ -90,7 +90,7 @@ def settings(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     if args.model is not None:
         values["level"] = None
         values |= {name: str(Path(values[name]).absolute()) for name in ("model", "data") if Path(values[name]).exists()}
-        values["weights"] = weights_of(values["model"])
+        values["weights"] = weights_fingerprint(values["model"])
     files = [file for word in args.training if os.path.isfile(file := word.rpartition("=")[2])]
     values["contents"] = contents_of(values["data"], *files) or None
     return values

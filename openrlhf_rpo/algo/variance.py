@@ -5,6 +5,10 @@ Dynamic sampling (DAPO, section 3.2) tests the scores with it.
 
 from collections.abc import Sequence
 
+CENTERED = frozenset({"group_norm", "rloo", "reinforce_baseline", "dr_grpo"})
+"""The values of ``--algo.advantage.estimator`` that subtract a mean of the group (upstream,
+trainer/ppo_utils/experience_maker.py)."""
+
 TOLERANCE = 1e-9  # far above rounding errors of equal rewards, far below any meaningful difference
 
 
@@ -16,14 +20,6 @@ def rewarded(score: float) -> bool:
 def has_signal(values: Sequence[float]) -> bool:
     """Whether the values differ by more than 1e-9. An empty group and a group of one have no signal."""
     return len(values) > 1 and max(values) - min(values) > TOLERANCE
-
-
-def is_starved(n_tried: int, n_left: int, n_missing: int, limit: int) -> bool:
-    """Whether dynamic sampling gives up: ``limit`` questions were tried, or fewer than ``n_missing`` are left.
-
-    A question is tried once per step, so a small data set may run out before the limit.
-    """
-    return n_tried >= limit or n_left < n_missing
 
 
 def outcome(scores: Sequence[float]) -> str:

@@ -88,8 +88,8 @@ def _check(args: argparse.Namespace) -> None:
     n = args.samples * args.repeats
     if args.pass_k and max(args.pass_k) > n:
         raise UsageError(f"--pass-k {max(args.pass_k)} needs as many samples per question, but --samples x --repeats is {n}")
-    if not args.temperature >= 0:
-        raise UsageError(f"--temperature {args.temperature}: 0 or more")
+    if not 0 <= args.temperature <= 2:
+        raise UsageError(f"--temperature {args.temperature}: 0 to 2")
     if args.temperature == 0 and n > 1:
         raise UsageError(f"--temperature 0 is greedy, so all {n} samples would be the same: use --samples 1 --repeats 1")
     if not 0 < args.top_p <= 1:

@@ -16,7 +16,7 @@ from openrlhf_rpo.evaluation import judge
 from openrlhf_rpo.evaluation.benchmarks import BENCHMARKS, rows
 from openrlhf_rpo.evaluation.figures import powers_of_two, summary
 from openrlhf_rpo.evaluation.result import StudyResult
-from openrlhf_rpo.evaluation.session import Session, Subject, prepare, session, training_args, weights_of
+from openrlhf_rpo.evaluation.session import Session, Subject, prepare, session, training_args
 from openrlhf_rpo.launch.options import given_options
 from openrlhf_rpo.run.files import contents_of, fingerprints
 from openrlhf_rpo.types import Group, Question
@@ -107,7 +107,7 @@ def open_result(args: argparse.Namespace, subject: Subject, data: str) -> StudyR
     files = [url for url in run.reward.remote_url or [] if url.endswith(".py")]
     settings = {
         "model": run.actor.model_name_or_path,
-        "weights": weights_of(run.actor.model_name_or_path),
+        "weights": marks["weights"],
         "data": data,
         "questions": marks["data"],
         "template": marks["template"],

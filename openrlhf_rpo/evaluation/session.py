@@ -5,8 +5,6 @@ only a trainer needs are accepted and ignored.
 """
 
 import contextlib
-import hashlib
-import json
 import os
 import sys
 import time
@@ -105,13 +103,6 @@ def refuse_checkpoint(model: str) -> None:
             "--ckpt.output_dir at its end, or resume the run with --ckpt.save_hf, which saves one beside each checkpoint"
         )
     raise UsageError(f"{model} is not a model folder: it has no config.json")
-
-
-def weights_of(model: str) -> str:
-    """A digest that changes with the files of a local model, so that a run continues with the same weights only."""
-    files = sorted(f for f in Path(model).glob("*") if f.suffix in (".safetensors", ".bin")) if Path(model).is_dir() else []
-    marks = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    return hashlib.sha256(json.dumps(marks or model).encode()).hexdigest()[:16]
 
 
 def prepare(args: SimpleNamespace) -> Subject:

@@ -7,11 +7,11 @@ import string
 from collections.abc import Set
 from typing import NoReturn
 
+from openrlhf_rpo.algo.variance import CENTERED
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.ranges import check_ranges
 
 MAY_BE_EMPTY = {"ckpt.best_metric_key", "rpo.preset"}  # "" lets OpenRLHF choose; "" is no preset
-_NEED_GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 
 
 def check_words(flat: argparse.Namespace, given: Set[str]) -> None:
@@ -77,8 +77,8 @@ def _check_pairs(flat: argparse.Namespace) -> None:
 
 def _check_samples(flat: argparse.Namespace) -> None:
     estimator, n = getattr(flat, "algo.advantage.estimator"), getattr(flat, "rollout.n_samples_per_prompt")
-    if n == 1 and (estimator in _NEED_GROUPS or getattr(flat, "algo.dynamic_filtering_enable")):
-        who = f"--algo.advantage.estimator {estimator}" if estimator in _NEED_GROUPS else "--algo.dynamic_filtering_enable"
+    if n == 1 and (estimator in CENTERED or getattr(flat, "algo.dynamic_filtering_enable")):
+        who = f"--algo.advantage.estimator {estimator}" if estimator in CENTERED else "--algo.dynamic_filtering_enable"
         raise UsageError(f"--rollout.n_samples_per_prompt 1: {who} compares the samples of a question, at least 2")
     batch, micro = getattr(flat, "rollout.batch_size"), getattr(flat, "rollout.micro_batch_size")
     actors = getattr(flat, "actor.num_nodes") * getattr(flat, "actor.num_gpus_per_node")

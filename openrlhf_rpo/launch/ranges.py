@@ -66,7 +66,7 @@ RANGES: dict[str, Bounds] = {
     "ds.zpg": AT_LEAST_ONE,
     "eval.n_samples_per_prompt": AT_LEAST_ONE,
     "eval.steps": NUMBER_OF_STEPS,
-    "eval.temperature": NOT_NEGATIVE,
+    "eval.temperature": Bounds(0, 2),  # as vLLM
     "local_rank": Bounds(-1),
     "logger.logging_steps": AT_LEAST_ONE,
     "ref.num_gpus_per_node": AT_LEAST_ONE,
@@ -82,7 +82,7 @@ RANGES: dict[str, Bounds] = {
     "rollout.max_tokens_per_gpu": AT_LEAST_ONE,
     "rollout.micro_batch_size": AT_LEAST_ONE,
     "rollout.n_samples_per_prompt": AT_LEAST_ONE,
-    "rollout.temperature": POSITIVE,  # log-probs are divided by it
+    "rollout.temperature": Bounds(0.01, 2),  # vLLM samples at 0.01 below it, and raises above 2
     "rollout.top_p": Bounds(0, 1, (True, False)),
     "rollout.vllm_generate_batch_size": AT_LEAST_ONE,
     "train.async_queue_size": NOT_NEGATIVE,

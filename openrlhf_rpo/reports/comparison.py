@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from openrlhf_rpo.reports.run import GENERATED, STEP_SECONDS, Run
+from openrlhf_rpo.reports.run import STEP_SECONDS, Run
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL
 
 Curve = list[tuple[float, float]]
 
@@ -58,7 +59,7 @@ def accuracy_by(run: Run, cost: str) -> Curve:
     seconds = dict(zip(steps, accumulate([0.0, *run.series(STEP_SECONDS)]), strict=True))
     points = []
     for step, accuracy in run.accuracy():
-        spent = run.at_step(GENERATED, step) if cost == "tokens" else seconds.get(step, math.nan)
+        spent = run.at_step(GENERATED_TOTAL, step) if cost == "tokens" else seconds.get(step, math.nan)
         if math.isfinite(spent):
             points.append((spent, accuracy))
     return points

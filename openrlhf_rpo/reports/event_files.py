@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.reports.run import GENERATED, REUSED, STEP_SECONDS, Run
+from openrlhf_rpo.reports.run import STEP_SECONDS, Run
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL
 from openrlhf_rpo.types import StepRecord
 
 _NAMES = {
@@ -48,7 +49,7 @@ def read_event_files(folder: Path, name: str) -> Run:
             f"the event files in {folder} hold no figure under train/ or eval/, as OpenRLHF logs them. Is it the "
             "--logger.tensorboard_dir of a training run that has made a step?"
         )
-    ours = any(GENERATED in metrics for metrics in steps.values())
+    ours = any(GENERATED_TOTAL in metrics for metrics in steps.values())
     records = [StepRecord(step, 0, 0, metrics) for step, metrics in steps.items()]
     note = (
         "Read from event files: figures only. Questions and lineages are in the run's path cache (its --ckpt.path)."
@@ -118,7 +119,7 @@ def _unlogged(steps: Sequence[int], ours: bool) -> list[str]:
 
 def _without_totals(records: list[StepRecord], ours: bool) -> list[StepRecord]:
     """Records without the figures that are summed over all steps; our tokens are sums already."""
-    summed = {STEP_SECONDS} if ours else {STEP_SECONDS, GENERATED}
+    summed = {STEP_SECONDS} if ours else {STEP_SECONDS, GENERATED_TOTAL}
     return [StepRecord(r.step, 0, 0, {k: v for k, v in r.metrics.items() if k not in summed}) for r in records]
 
 
@@ -130,7 +131,7 @@ def _translated(records: list[StepRecord]) -> list[StepRecord]:
         old = record.metrics
         new = {ours: next((old[name] for name in names if name in old), math.nan) for ours, names in _NAMES.items()}
         total += new["rpo/generated_tokens"] * old.get("rollout/num_samples", math.nan)
-        new |= {GENERATED: total, REUSED: 0.0, "rpo/prefix_tokens": 0.0}
+        new |= {GENERATED_TOTAL: total, REUSED_TOTAL: 0.0, "rpo/prefix_tokens": 0.0}
         kept = {name: value for name, value in old.items() if name not in renamed}
         translated.append(StepRecord(record.step, 0, 0, kept | {k: v for k, v in new.items() if math.isfinite(v)}))
     return translated

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -40,12 +42,12 @@ PLOTS = (
     Plot(
         "Tokens so far",
         "tokens",
-        {"rpo/tokens_generated_total": "generated", "rpo/tokens_reused_total": "reused"},
+        {GENERATED_TOTAL: "generated", REUSED_TOTAL: "reused"},
     ),
     Plot("Path length", "tokens", {"rpo/path_length": "path"}, "Prefix and response together."),
     Plot("Truncated rate", "share", {"rpo/truncated_rate": "truncated"}, "Samples that hit the length limit."),
     Plot(
-        "Groups without signal",
+        "Groups whose samples agree",
         "share",
         {
             "rpo/groups_without_variance": "without variance",

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from openrlhf_rpo.algo.variance import CENTERED
 from openrlhf_rpo.cache.history import CacheHistory
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL
 from openrlhf_rpo.types import StepRecord
 
-GENERATED, REUSED = "rpo/tokens_generated_total", "rpo/tokens_reused_total"
 STEP_SECONDS = "timing/step_total"
 TRAINING_FIGURES = ("reward", "actor_grad_norm", "kl")
 """Figures of the optimizer. Earlier versions logged them to TensorBoard and W&B only."""
@@ -17,7 +18,7 @@ TRAINING_FIGURES = ("reward", "actor_grad_norm", "kl")
 
 @dataclass(frozen=True)
 class Run:
-    """``kind``: "rpo", read from its path cache, or "plain", read from its event files.
+    """``kind``: "rpo", read from its path cache or event files, or "plain", OpenRLHF's own, read from its event files.
 
     ``planned_steps`` is None if the options are not stored. ``questions`` counts the training data, ``cached`` the questions
     with a path; both are 0 if unknown.
@@ -40,6 +41,21 @@ class Run:
     notes: tuple[str, ...] = ()
 
     @property
+    def replays(self) -> bool:
+        """Whether its method continues stored paths."""
+        return self.kind == "rpo" and self.options.get("rpo.method") != '"off"'
+
+    @property
+    def compares(self) -> bool:
+        """Whether a group teaches by what its samples differ in; True where the options are not known."""
+        estimator = self.options.get("algo.advantage.estimator")
+        return (
+            self.options.get("rollout.n_samples_per_prompt") != "1"
+            and self.options.get("rpo.advantage.baseline") != '"zero"'
+            and (estimator is None or json.loads(estimator) in CENTERED)
+        )
+
+    @property
     def latest_step(self) -> int:
         """The newest step with a record; 0 before the first."""
         return self.records[-1].step if self.records else 0
@@ -60,7 +76,7 @@ class Run:
     def at_step(self, name: str, step: int) -> float:
         """A cumulative figure after ``step``; at step 0 the tokens of the initial cache, or 0. NaN if unknown."""
         if step == 0:
-            return float(self.initial_tokens) if name == GENERATED else 0.0
+            return float(self.initial_tokens) if name == GENERATED_TOTAL else 0.0
         return next((r.metrics.get(name, math.nan) for r in reversed(self.records) if r.step <= step), math.nan)
 
 

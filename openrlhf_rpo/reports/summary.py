@@ -9,13 +9,15 @@ from statistics import fmean
 from typing import Any
 
 from openrlhf_rpo.reports.comparison import accuracy_by, at, changed_options, cost_of, differences
-from openrlhf_rpo.reports.run import GENERATED, REUSED, STEP_SECONDS, Run, state_of
+from openrlhf_rpo.reports.run import STEP_SECONDS, Run, state_of
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL
 
 _MISLEADS = 0.02  # a smaller drop in accuracy is noise in most evaluations
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
-    """``runs``: each run's tiles (label, value, detail), sentences and notes; ``against``: RPO compared with plain runs."""
+    """``runs``: each run's tiles (label, value, detail), sentences and notes; ``against``: those that replay compared with
+    those that do not."""
     return {
         "runs": [
             {"name": run.name, "tiles": _tiles(run), "sentences": _sentences(run), "notes": state_of(run)} for run in runs
@@ -59,7 +61,7 @@ def _sentences(run: Run) -> list[str]:
 
 def _saved(run: Run) -> str | None:
     generated, reused = _totals(run)
-    if run.kind == "plain" or not generated:
+    if not (run.replays and generated):
         return None
     text = (
         f"Saved: {_count(reused)} tokens were taken from cached paths instead of being generated. Whole paths of the same "
@@ -97,7 +99,7 @@ def _overlap(run: Run) -> str | None:
 
 def _signal(run: Run) -> str | None:
     values = _finite(run, "rpo/groups_without_variance")
-    if not values or run.options.get("rollout.n_samples_per_prompt") == "1":  # a group of one compares nothing
+    if not (values and run.compares):
         return None
     quarter = max(1, len(values) // 4)
     right, wrong = _mean(run, "rpo/groups_all_right"), _mean(run, "rpo/groups_all_wrong")
@@ -133,11 +135,11 @@ def _learned(run: Run) -> str | None:
 
 def _misled(run: Run) -> str | None:
     accuracy, score = run.accuracy(), _finite(run, "rpo/score")
-    if run.kind == "plain" or len(accuracy) < 2 or len(score) < 4:
+    if not run.replays or len(accuracy) < 2 or len(score) < 4:
         return None
     best, last = max(value for _, value in accuracy), accuracy[-1][1]
     quarter = len(score) // 4
-    if best - last < _MISLEADS or fmean(score[-quarter:]) < fmean(score[:quarter]):
+    if best - last < _MISLEADS or fmean(score[-quarter:]) <= fmean(score[:quarter]):
         return None
     return (
         f"Watch out: accuracy fell by {best - last:.3f} from its best while the training score rose to "
@@ -145,43 +147,44 @@ def _misled(run: Run) -> str | None:
     )
 
 
-# ── Against plain runs ──
+# ── Against runs without replay ──
 
 
 def _against(runs: Sequence[Run]) -> list[str]:
-    plain = [run for run in runs if run.kind == "plain"]
-    replayed = [run for run in runs if run.kind == "rpo"]
-    if not plain:
+    full = [run for run in runs if not run.replays]
+    replayed = [run for run in runs if run.replays]
+    if not full:
         if len(replayed) == 1 and replayed[0].records:
             return [
-                "No plain run (--rpo.enable false) was given, so the savings above are in tokens, not in learning: add the "
-                "--logger.tensorboard_dir of one to compare accuracy at equal cost."
+                "No run without replay (--rpo.method off) was given, so the savings above are in tokens, not in learning: "
+                "add the --ckpt.path of one, or the --logger.tensorboard_dir of plain OpenRLHF, to compare accuracy at "
+                "equal cost."
             ]
         return []
-    return [sentence for run in replayed for other in plain for sentence in _pair(run, other)]
+    return [sentence for run in replayed for other in full for sentence in _pair(run, other)]
 
 
-def _pair(run: Run, plain: Run) -> list[str]:
+def _pair(run: Run, full: Run) -> list[str]:
     found = []
     for cost, shown in (("tokens", lambda x: f"{_count(x)} generated tokens"), ("seconds", lambda x: f"{_duration(x)}")):
-        ours, theirs = accuracy_by(run, cost), accuracy_by(plain, cost)
+        ours, theirs = accuracy_by(run, cost), accuracy_by(full, cost)
         if len(ours) < 2 or len(theirs) < 2:
             continue
         common = min(ours[-1][0], theirs[-1][0])
         a, b = at(ours, common), at(theirs, common)
         if a is not None and b is not None:
-            found.append(f"After {shown(common)}: {run.name} {a:.3f}, {plain.name} {b:.3f} (interpolated accuracy).")
+            found.append(f"After {shown(common)}: {run.name} {a:.3f}, {full.name} {b:.3f} (interpolated accuracy).")
         goal = min(max(y for _, y in ours), max(y for _, y in theirs))
         x, y = cost_of(ours, goal), cost_of(theirs, goal)
         if x is not None and y is not None:
             less = f"{1 - x / y:.0%} fewer" if x < y else f"{x / y - 1:.0%} more"
             less = less.replace("fewer", "less") if cost == "seconds" else less
-            found.append(f"To reach {goal:.3f}: {run.name} {shown(x)}, {plain.name} {shown(y)} ({less}).")
-    best = {r.name: max((y for _, y in r.accuracy()), default=math.nan) for r in (run, plain)}
+            found.append(f"To reach {goal:.3f}: {run.name} {shown(x)}, {full.name} {shown(y)} ({less}).")
+    best = {r.name: max((y for _, y in r.accuracy()), default=math.nan) for r in (run, full)}
     if all(math.isfinite(value) for value in best.values()):
         found.append("Best accuracy: " + ", ".join(f"{name} {value:.3f}" for name, value in best.items()) + ".")
     if not found:
-        found.append(f"{run.name} and {plain.name} have too few evaluations in common to be compared at equal cost.")
+        found.append(f"{run.name} and {full.name} have too few evaluations in common to be compared at equal cost.")
     return found
 
 
@@ -193,7 +196,7 @@ def _totals(run: Run) -> tuple[float, float]:
     if not run.records:
         return float(run.initial_tokens), 0.0
     last = run.records[-1].metrics
-    return last.get(GENERATED, 0.0), last.get(REUSED, 0.0)
+    return last.get(GENERATED_TOTAL, 0.0), last.get(REUSED_TOTAL, 0.0)
 
 
 def _finite(run: Run, name: str) -> list[float]:

@@ -7,7 +7,7 @@ from statistics import fmean
 from types import SimpleNamespace
 
 from openrlhf_rpo.algo.draws import keyed_generator
-from openrlhf_rpo.algo.variance import has_signal, is_starved
+from openrlhf_rpo.algo.variance import has_signal
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.rollout.rollout import Rollout
 from openrlhf_rpo.rollout.selection import Selection
@@ -148,8 +148,9 @@ class Batches:
         return keyed_generator(self.args.train.seed, step, question_id, "order").random()
 
     def _need_questions(self, step: int, n_kept: int, n_done: int, n_tried: int) -> None:
+        """A question is tried once per step, so a small data set may run out before ``dynamic.max_batches`` are."""
         n, most = len(self.selection.stream.questions), self.size * self.config.dynamic.max_batches
-        if is_starved(n_done, n - n_tried, self.size - n_kept, most):
+        if n_done >= most or n - n_tried < self.size - n_kept:
             raise Starved(
                 f"step {step}: {n_done} of {n} questions tried, only {n_kept} of {self.size} groups "
                 "have samples that differ. Make the questions harder or easier, raise "

@@ -3,7 +3,6 @@
 Worker processes import this module too, so it imports nothing heavy at the top.
 """
 
-import math
 import numbers
 import os
 import traceback
@@ -12,6 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_rpo.user_code import execute
+
+LARGEST = (2 - 2**-23) * 2.0**127
+"""Of float32, in which training computes; the sum of many such numbers is finite in Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def read_answer(answer: object) -> RewardResult:
     """Read upstream's dictionary of one call: "rewards", and optionally "scores" (default: the rewards) and "extra_logs".
 
     Each value is a number, or a list, tuple, array or tensor of exactly one. Raises ValueError for anything else, and for a
-    reward or score that is not finite.
+    reward or score that is not finite in float32; such numbers of "extra_logs" are left out.
     """
     if not isinstance(answer, Mapping):
         raise ValueError(f"a dict with 'rewards' is needed, not {type(answer).__name__}")
@@ -99,7 +101,8 @@ def read_answer(answer: object) -> RewardResult:
         raise ValueError(f"'extra_logs' must be a dict, not {type(extra).__name__}")
     if any(not isinstance(name, str) or not name.isprintable() for name in extra):  # they name metrics, which are stored
         raise ValueError("a name in 'extra_logs' is not printable text")
-    return RewardResult(reward, score, {str(name): _number(name, value) for name, value in extra.items()})
+    logs = {str(name): _number(name, value) for name, value in extra.items()}
+    return RewardResult(reward, score, {name: number for name, number in logs.items() if abs(number) <= LARGEST})
 
 
 def last_line(error: BaseException) -> str:
@@ -117,8 +120,8 @@ def describe(error: BaseException) -> str:
 
 def _finite(name: str, value: Any) -> float:
     number = _number(name, value)
-    if not math.isfinite(number):
-        raise ValueError(f"{name!r} is {number}, not a finite number")
+    if not abs(number) <= LARGEST:
+        raise ValueError(f"{name!r} is {number}, not a finite number of float32")
     return number
 
 

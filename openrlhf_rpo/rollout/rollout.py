@@ -134,13 +134,13 @@ class Rollout:
     def roll_out(self, asked: Sequence[Asked], step: int, enough: int | None = None) -> list[Group]:
         """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later.
 
-        ``enough``: with ``--rpo.tail`` below 1 that many of them are done, and the others wait, without scores.
+        ``enough``: that many of them are done, and the others wait, without scores (``--rpo.tail``); None: all are.
         """
         stored = self.stored([one.question.question_id for one in asked])
         work = Work(groups=[], sampling=self.sampling, step=step, drafts=self.drafts(stored))
         for one, known in zip(asked, stored, strict=True):
             self._begin(work, one, known)
-        if enough is None or self.config.tail == 1:
+        if enough is None:
             return self._generate_and_score(work)
         work.enough = enough  # which groups wait is known when all have stopped
         groups = self._generate(work)

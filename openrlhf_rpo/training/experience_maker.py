@@ -11,7 +11,7 @@ import ray
 import torch
 
 from openrlhf_rpo.algo.shaping import shape_rewards
-from openrlhf_rpo.algo.variance import has_signal
+from openrlhf_rpo.algo.variance import CENTERED, has_signal
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.batches import drawn_order, fewest_micro_batches, fit, micro_batches, over_ranks
@@ -23,10 +23,6 @@ from openrlhf_rpo.upstream import (
     length_penalties,
     n_processes,
 )
-
-CENTERED = frozenset({"group_norm", "rloo", "reinforce_baseline", "dr_grpo"})
-"""Estimators that subtract a mean of the group (upstream, trainer/ppo_utils/experience_maker.py). That of equal rewards may
-differ from them in the last bit, and group_norm divides by 1e-9: eight rewards of 0.2 had advantages of -10."""
 
 
 class RPOExperienceMaker(RemoteExperienceMaker):
@@ -121,6 +117,8 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         baselines = by_micro_batch(experiences, self._baselines(rewards))
         for experience, baseline in zip(experiences, baselines, strict=True):
             experience.rewards = experience.rewards - baseline
+        # The mean of equal rewards may differ from them in the last bit, and group_norm divides by 1e-9: of eight rewards of
+        # 0.2 the advantages were -10.
         if self.advantage_estimator in CENTERED:
             residuals = in_groups(experiences, [e.rewards for e in experiences], self._group_size)
             signal = by_micro_batch(experiences, [float(has_signal(group)) for group in residuals for _ in group])

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "cache": {"types", "errors", "credentials", "durable"},
     "exchange": {"types", "errors", "cache", "run", "tables"},
     "training": {"types", "errors", "algo", "config", "upstream"},
-    "reports": {"types", "errors", "durable", "console", "cache", "run", "exchange"},
+    "reports": {"types", "errors", "durable", "console", "algo", "cache", "run", "exchange"},
 }
 """Parts that may import only these, beside themselves."""
 

@@ -20,7 +20,7 @@ from openrlhf_rpo.algo.cuts import largest_cut, parse_largest, uncertain, unifor
 from openrlhf_rpo.algo.epsilon_greedy import epsilon_option, need_initial_cache, pick
 from openrlhf_rpo.algo.methods.method import Choice, Cut, Scored
 from openrlhf_rpo.algo.methods.replay import Replay
-from openrlhf_rpo.option import POSITIVE, Bounds, option, parse_amount
+from openrlhf_rpo.option import POSITIVE, need, option, parse_amount
 from openrlhf_rpo.types import OWN
 
 REMAINING = "remaining"
@@ -90,7 +90,10 @@ class RPO(Replay):
 
 def parse_budget(rule: str) -> float | None:
     """F of ``factor:F``, or None for ``remaining``. Raises OptionError."""
-    return None if rule == REMAINING else parse_amount("budget.rule", rule, {"factor": POSITIVE, REMAINING: Bounds()})[1]
+    if rule == REMAINING:
+        return None
+    need(rule.startswith("factor:"), "budget.rule", rule, f"expected {REMAINING} or factor:NUMBER")
+    return parse_amount("budget.rule", rule, {"factor": POSITIVE})[1]
 
 
 def capped(rule: str, prefix_length: int, cut: int, remaining: int) -> int:

@@ -52,6 +52,11 @@ class Verify(Replay):
         1.0, "how readily a stored token is accepted; 1: as in speculative decoding", bounds=NOT_NEGATIVE
     )
 
+    @property
+    def admits_wrong(self) -> bool:
+        """Paths that were chosen by what they earned would not be drawn from q."""
+        return True
+
     def paths(self, stored: Stored, n_samples: int) -> Sequence[Path]:
         return () if self.worn_out(stored.visits) else stored.in_turn(n_samples)
 

@@ -114,9 +114,6 @@ function showPath(paths, path, place, note) {
   note.textContent = path.parent < 0 && path.kept > 0 ? `Its prefix came from ${origin}` : head;
 }
 
-// By slot of the continued path (types.py); nothing for the question's own.
-const CONTINUED = { 1: ["from a wrong path"], 2: ["from an imported path"] };
-
 // Why a question was asked (types.py, Visit).
 const REASONS = {
   unknown: () => "",
@@ -135,7 +132,7 @@ function groups(found, row) {
     el("td", { className: "words" }, REASONS[visit.asked](visit)),
     ...["cut", "prefix_length", "n_samples", "n_rewarded", "shortest_path"].map((name) => el("td", {}, show(visit[name]))),
     el("td", { className: "words" }, [
-      visit.outcome.replaceAll("_", " "), ...(CONTINUED[visit.slot] ?? []), ...(visit.start_bare ? ["next starts bare"] : []),
+      visit.outcome.replaceAll("_", " "), ...(visit.slot ? [`from the path in slot ${visit.slot}`] : []), ...(visit.start_bare ? ["next starts bare"] : []),
     ].join(", "))));
   const table = el("div", { className: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, ...titles.map((name) => el("th", { className: ["asked", "outcome"].includes(name) ? "words" : "" }, name)))),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.variance import has_signal, is_starved, outcome, rewarded
+from openrlhf_rpo.algo.variance import has_signal, outcome, rewarded
 
 VALUES = st.lists(st.floats(-10, 10), min_size=1, max_size=8)
 
@@ -50,18 +50,3 @@ def test_rewarded_means_above_0():
 def test_a_group_without_samples_has_no_outcome():
     with pytest.raises(ValueError, match="without samples"):
         outcome([])
-
-
-@pytest.mark.parametrize(
-    ("n_tried", "n_questions", "n_missing", "starved"),
-    [
-        (0, 64, 64, False),
-        (63, 64, 1, False),
-        (64, 64, 1, True),
-        (98, 100, 10, True),
-        (639, 9000, 1, False),
-        (640, 9000, 1, True),
-    ],
-)
-def test_dynamic_sampling_gives_up_at_its_limit_and_at_the_end_of_a_small_data_set(n_tried, n_questions, n_missing, starved):
-    assert is_starved(n_tried, n_questions - n_tried, n_missing, limit=640) is starved

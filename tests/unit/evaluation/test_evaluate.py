@@ -58,6 +58,7 @@ def result(file, scores, settings=SETTINGS, finish=True):
         ([MODEL, "--data", "DATA", "--pass-k", "8"], "--pass-k 8 needs as many samples"),
         ([MODEL, "--data", "DATA", "--temperature", "0", "--samples", "4"], "--temperature 0 is greedy"),
         ([MODEL, "--data", "DATA", "--temperature", "-1"], "--temperature -1"),
+        ([MODEL, "--data", "DATA", "--temperature", "2.1"], "--temperature 2.1: 0 to 2"),
         ([MODEL, "--data", "DATA", "--top-p", "0"], "--top-p 0"),
         ([MODEL, "--data", "DATA", "--rollout.top_p", "0.9"], "--rollout.top_p: leave it out and use --top-p"),
         ([MODEL, "--data", "DATA", "--eval.dataset", "x"], "--eval.dataset: leave it out"),

@@ -30,7 +30,8 @@ def test_one_repeat_has_no_spread_and_no_right_answer_no_length():
 
 def test_agreement_is_the_share_of_samples_that_judge_and_reward_see_alike():
     judged = [part(1, 0, 0, 1) | {"rewards": [1.0, 0.0, 1.0, 0.5]}, part(0, 0, 0, 0) | {"rewards": [0.0, -1.0, 0.0, 1.0]}]
-    assert summary(judged, repeats=1, ks=[1])["agreement"] == 6 / 8
+    found = summary(judged, repeats=1, ks=[1])
+    assert found["agreement"] == 6 / 8 and found["score"] == 2.5 / 8  # of the reward, whoever judges
     assert summary([part(1, 0)], repeats=1, ks=[1])["agreement"] is None
 
 

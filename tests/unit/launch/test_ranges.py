@@ -37,7 +37,7 @@ def test_no_number_that_is_not_finite_is_accepted(parse, name, number):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("rollout.temperature", 0), ("rollout.top_p", 0), ("vllm.gpu_memory_utilization", 0)]
+    ("name", "value"), [("reward.overlong_buffer_len", 0), ("rollout.top_p", 0), ("vllm.gpu_memory_utilization", 0)]
 )
 def test_a_lower_end_that_does_not_belong_to_its_range_is_refused(parse, name, value):
     with pytest.raises(UsageError, match=f"^--{name} {value}.0: above 0"):

@@ -180,7 +180,7 @@ def test_a_visit_says_which_path_it_continued_and_what_comes_next(browser, writt
     wait(browser, "document.querySelectorAll('td.words').length > 0")
     assert texts(browser, "td.words")[-2 * STEPS :][1::2] == [
         "reset",
-        "reset, from a wrong path",
+        "reset, from the path in slot 1",
         "reset",
         "reset, next starts bare",
     ]

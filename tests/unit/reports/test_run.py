@@ -10,8 +10,9 @@ from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.reports.comparison import accuracy_by, at, changed_options, cost_of, differences
 from openrlhf_rpo.reports.event_files import event_folder, read_event_files
-from openrlhf_rpo.reports.run import GENERATED, REUSED, STEP_SECONDS, Run, columns, evaluation_columns, read_run, state_of
+from openrlhf_rpo.reports.run import STEP_SECONDS, Run, columns, evaluation_columns, read_run, state_of
 from openrlhf_rpo.reports.summary import summarise
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL
 from openrlhf_rpo.types import StepRecord
 
 
@@ -22,7 +23,12 @@ def record(step, **metrics):
 def build(name="a", kind="rpo", generated=(100, 200), accuracy=((0, 0.4), (1, 0.5), (2, 0.7)), **fields):
     """Two steps of 10 seconds."""
     records = [
-        StepRecord(step, 0, step, {GENERATED: float(total), REUSED: 50.0 * step, STEP_SECONDS: 10.0, "timing/rollout": 5.0})
+        StepRecord(
+            step,
+            0,
+            step,
+            {GENERATED_TOTAL: float(total), REUSED_TOTAL: 50.0 * step, STEP_SECONDS: 10.0, "timing/rollout": 5.0},
+        )
         for step, total in enumerate(generated, 1)
     ]
     evaluations = [(step, {"eval_default_pass1": value}) for step, value in accuracy]
@@ -38,7 +44,7 @@ def test_a_cache_is_read_with_everything_that_its_steps_recorded(run_folder):
     assert (run.latest_step, run.planned_steps, run.questions, run.cached) == (4, 6, 3, 2)
     assert run.series("reward") == pytest.approx([0.5, 0.6, 0.7, 0.8])
     assert run.accuracy() == [(0, 0.5), (2, 0.6), (4, 0.7)]
-    assert [run.at_step(GENERATED, step) for step in (0, 1, 4)] == [0.0, 1000.0, 4000.0]
+    assert [run.at_step(GENERATED_TOTAL, step) for step in (0, 1, 4)] == [0.0, 1000.0, 4000.0]
     assert columns(run, after=3) == {
         "steps": [4],
         "series": {n: [v] for n, v in columns(run, 3)["series"].items() for v in v},
@@ -46,13 +52,22 @@ def test_a_cache_is_read_with_everything_that_its_steps_recorded(run_folder):
     assert evaluation_columns(run) == {"steps": [0, 2, 4], "series": {"eval_default_pass1": [0.5, 0.6, 0.7]}}
 
 
-def test_groups_without_signal_are_a_cost_only_where_groups_are_compared():
-    alone = {"rpo/groups_without_variance": 1.0, "rpo/groups_all_right": 0.5, "rpo/groups_all_wrong": 0.5}
-    records = [StepRecord(1, 0, 1, alone)]
-    for n, told in (("1", False), ("4", True)):
-        run = Run("a", "", "rpo", records, [], options={"rollout.n_samples_per_prompt": n})
-        [found] = summarise([run])["runs"]
-        assert any("gave no signal" in line for line in found["sentences"]) == told
+AGREE = {"rpo/groups_without_variance": 1.0, "rpo/groups_all_right": 0.5, "rpo/groups_all_wrong": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, True),
+        ({"rollout.n_samples_per_prompt": "4", "algo.advantage.estimator": '"rloo"'}, True),
+        ({"rollout.n_samples_per_prompt": "1"}, False),
+        ({"rollout.n_samples_per_prompt": "4", "rpo.advantage.baseline": '"zero"'}, False),
+        ({"rollout.n_samples_per_prompt": "4", "algo.advantage.estimator": '"reinforce"'}, False),
+    ],
+)
+def test_groups_that_agree_are_a_cost_only_where_groups_are_compared(options, told):
+    [found] = summarise([Run("a", "", "rpo", [StepRecord(1, 0, 1, AGREE)], [], options=options)])["runs"]
+    assert any("gave no signal" in line for line in found["sentences"]) == told
 
 
 def test_only_later_steps_are_read_again_unless_the_run_went_back(tmp_path, begin_run, take_step):
@@ -106,7 +121,7 @@ def test_a_figure_that_is_not_finite_is_null():
 def test_a_plain_run_is_read_under_our_names(plain_folder):
     run = read_event_files(event_folder(str(plain_folder)), "plain")
     assert (run.kind, run.latest_step, run.accuracy()) == ("plain", 4, [(2, pytest.approx(0.55)), (4, pytest.approx(0.65))])
-    assert run.series(GENERATED) == [800, 1600, 2400, 3200]
+    assert run.series(GENERATED_TOTAL) == [800, 1600, 2400, 3200]
     assert run.series("rpo/score") == pytest.approx([0.4, 0.5, 0.6, 0.7])
     assert run.series("timing/rollout") == [6] * 4 and run.series(STEP_SECONDS) == [8] * 4
     assert "no path cache" in run.notes[0]
@@ -229,6 +244,15 @@ def test_a_score_that_rises_while_accuracy_falls_is_pointed_out():
     assert any(text.startswith("Watch out: accuracy fell by 0.100") for text in sentences(fallen))
     steady = replace(fallen, evaluations=fallen.evaluations[:2])
     assert not any(text.startswith("Watch out") for text in sentences(steady))
+    level = replace(fallen, records=[record(step, rpo__score=0.9) for step in range(1, 9)])
+    assert not any(text.startswith("Watch out") for text in sentences(level))
+
+
+def test_a_run_that_replays_nothing_is_what_the_others_are_compared_with():
+    off = build("b", options={"rpo.method": '"off"'})
+    assert not any(text.startswith("Saved") for text in sentences(off))
+    assert summarise([off])["against"] == []
+    assert summarise([build(), off])["against"] == summarise([build(), build("b", "plain")])["against"] != []
 
 
 def test_against_a_plain_run_at_equal_tokens_and_for_equal_accuracy():
@@ -252,5 +276,5 @@ def test_too_few_evaluations_are_not_compared():
 
 
 def test_a_run_alone_is_told_what_it_cannot_know():
-    assert "No plain run" in summarise([build()])["against"][0]
+    assert "No run without replay" in summarise([build()])["against"][0]
     assert summarise([build(), build("b")])["against"] == []

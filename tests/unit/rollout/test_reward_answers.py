@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_rpo.rollout.reward_call import last_line, read_answer
+from openrlhf_rpo.rollout.reward_call import LARGEST, last_line, read_answer
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,13 @@ def test_extra_logs_become_numbers():
     assert read_answer({"rewards": 1, "extra_logs": None}).extra == {}
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e308])
+def test_a_log_that_is_not_finite_is_left_out_and_costs_no_reward(number):
+    """The mean of inf and -inf, or of two logs of 1e308, would end the run in its commit."""
+    result = read_answer({"rewards": 1, "extra_logs": {"a": number, "b": -LARGEST}})
+    assert (result.reward, result.extra) == (1.0, {"b": -LARGEST})
+
+
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
@@ -35,6 +42,7 @@ def test_extra_logs_become_numbers():
         ({"rewards": "0.5"}, "'rewards' is not a number but str"),
         ({"rewards": float("nan")}, "'rewards' is nan, not a finite number"),
         ({"rewards": 1, "scores": float("inf")}, "'scores' is inf, not a finite number"),
+        ({"rewards": 1e308}, "'rewards' is 1e+308, not a finite number of float32"),
         ({"rewards": []}, "'rewards' holds 0 values for one query"),
         ({"rewards": torch.tensor([1.0, 0.0])}, "'rewards' holds 2 values for one query"),
         ({"rewards": 1, "extra_logs": [1]}, "'extra_logs' must be a dict, not list"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_rpo.algo.methods import RPO, Choice, Cut, Off, Paper, Scored, Stored
+from openrlhf_rpo.algo.methods import RPO, Choice, Cut, Off, Paper, Scored, Stored, Verify
 from openrlhf_rpo.errors import OptionError, UsageError
 from openrlhf_rpo.types import OWN, Path, Visit
 
@@ -109,6 +109,11 @@ def test_admit_any_and_the_paper_let_a_wrong_answer_in():
     assert not RPO().admits_wrong
 
 
+def test_verified_reuse_lets_a_wrong_answer_in():
+    """Right answers of an initial policy are not distributed as its answers are."""
+    assert Verify().admits_wrong
+
+
 def test_after_a_group_without_a_rewarded_sample_the_next_one_starts_bare():
     assert RPO().store(scored(0.0, -1.0)) == Choice({}, "reset", start_bare=True)
 
@@ -163,7 +168,7 @@ def test_the_paper_starts_in_every_group_that_has_a_path():
     ("option", "values"),
     {
         "cut_max": ("ratio:0", "ratio:1.5", "fixed:-1", "ratio:nan", "fixed:inf", "ratio:", "half:0.5", "300", ""),
-        "budget_rule": ("factor:0", "factor:-1", "factor:x", "factor:inf", "most"),
+        "budget_rule": ("factor:0", "factor:-1", "factor:x", "factor:inf", "most", "remaining:5", "remaining:-3"),
     }.items(),
 )
 def test_a_value_out_of_range_is_refused_and_the_option_named(option, values):

@@ -123,13 +123,13 @@ def test_without_shaping_the_reward_is_as_the_function_gave_it(rollout):
     assert [s.reward_logs["call"] for s in group.samples] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("tail", [1.0, 0.7])
-def test_every_group_gets_its_own_rewards_whichever_is_done_first(rollout, tail):
-    groups = rollout(Rewards(), rpo__tail=tail).roll_out(ASKED, 2, enough=3)
+@pytest.mark.parametrize("enough", [None, 3])
+def test_every_group_gets_its_own_rewards_whichever_is_done_first(rollout, enough):
+    groups = rollout(Rewards()).roll_out(ASKED, 2, enough)
     assert [[s.reward_logs["of"] for s in group.samples] for group in groups] == [[ord(name)] * 4 for name in "abc"]
     calls = [[s.reward_logs["call"] for s in group.samples] for group in groups]
     in_turn = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert calls == (in_turn[::-1] if tail == 1 else in_turn)  # as they were done; with a tail when all are
+    assert calls == (in_turn[::-1] if enough is None else in_turn)  # as they were done; with a tail when all are
 
 
 def test_with_a_reward_model_scores_come_later(rollout):
