@@ -25,7 +25,10 @@ _PARAMETERS = {
 
 _URL = re.compile(r"(?:^|[=,:])\s*([a-z][\w+.-]*:/.*)", re.IGNORECASE | re.DOTALL)
 _LOGIN = re.compile(r"(?:^|[=,]|//)[^/\s:@=,]+:[^\s@/]+@(?!\d+$)[\w.\[-]")  # USER:PASSWORD@HOST; but not a place @STEP
-_SETTING = re.compile(r"(password|passwd|token|secret|api_?key)\s*=", re.IGNORECASE)  # as in host=HOST password=PASSWORD
+_SECRET = r"(password|passwd|token|secret|api_?key)"
+_SETTING = re.compile(rf"{_SECRET}\s*=", re.IGNORECASE)
+_ALONE = re.compile(rf"([\w.-]+=)?{_SECRET}=[^\s{{}}]+", re.IGNORECASE)
+_BESIDE = re.compile(r"\b(host|hostaddr|port|user|dbname|service)\s*=", re.IGNORECASE)  # as in host=HOST password=PASSWORD
 _AT_STEP = re.compile(r"([^:]+://[^/]*/[^@]*)@\d+")  # URL@STEP, as in --rpo.init.source
 
 _DATABASE_FORM = (
@@ -51,7 +54,8 @@ def objection(text: str) -> str | None:
     """What to write instead of a URL that could hold a secret, without quoting it; None if ``text`` holds none."""
     found = _URL.search(text)
     if found is None:
-        return _OTHER_FORM if _LOGIN.search(text) or _SETTING.search(text) else None
+        setting = _ALONE.fullmatch(text) or (_SETTING.search(text) and _BESIDE.search(text))
+        return _OTHER_FORM if setting or _LOGIN.search(text) else None
     url = found[1]
     if url.lower().startswith("postgres"):
         at_step = _AT_STEP.fullmatch(url)

@@ -67,8 +67,10 @@ class Inspection:
         """Stop reading."""
         self._closing.set()
         if self._thread.is_alive():
-            if self._connection is not None:
-                self._connection.interrupt()
+            connection = self._connection  # which the thread may be closing
+            if connection is not None:
+                with contextlib.suppress(sqlite3.ProgrammingError):
+                    connection.interrupt()
             self._thread.join()
 
     def _run(self) -> None:

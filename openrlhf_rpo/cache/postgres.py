@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import URL, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from openrlhf_rpo.cache.errors import CacheError, CacheLocked
+from openrlhf_rpo.cache.errors import CacheError, CacheLocked, CacheUnwritable
 
 # The advisory lock's key, one per schema. The server releases the lock when the connection ends.
 _KEY = "hashtext('openrlhf_rpo path cache ' || current_schema())"
@@ -44,11 +44,21 @@ def postgres_engine(url: URL, read_only: bool = False) -> Engine:
 
 
 class AdvisoryLock:
-    """The writer's lock, held by a separate connection. Raises ``CacheLocked`` when another process holds it."""
+    """The writer's lock, held by a separate connection.
+
+    Raises ``CacheLocked`` when another process holds it, ``CacheUnwritable`` where there is no schema to lock.
+    """
 
     def __init__(self, engine: Engine, where: str) -> None:
         self._where = where
         self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        if self._connection.scalar(text("SELECT current_schema()")) is None:
+            path = self._connection.scalar(text("SHOW search_path"))
+            self._connection.close()
+            raise CacheUnwritable(
+                f"Path cache {where}: there is no schema of the search path {path}. Make it (CREATE SCHEMA), or use another "
+                "--rpo.cache.url."
+            )
         if not self._connection.scalar(text(f"SELECT pg_try_advisory_lock({_KEY})")):
             holder = self._connection.scalar(_HOLDER) or "unknown"
             self._connection.close()

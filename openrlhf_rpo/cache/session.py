@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import tempfile
 from collections.abc import Iterator
 
 from sqlalchemy import URL, Connection, Engine, func, insert, inspect, literal, make_url, select
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session
 from openrlhf_rpo.cache import sqlite
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, cure_of, readable_errors
 from openrlhf_rpo.cache.lock import WriterLock
-from openrlhf_rpo.cache.migrations import check_revision, is_current, upgrade
+from openrlhf_rpo.cache.migrations import check_revision, is_current, schema_state, upgrade
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.postgres import AdvisoryLock, postgres_engine
 from openrlhf_rpo.credentials import is_plain_postgres
@@ -216,15 +217,35 @@ def restore_database(copy_path: str, url: str) -> None:
             sqlite.put_back(copy, file)
             return
         sqlite.check_length(copy)
-        source, target = sqlite.sqlite_engine(copy, read_only=True), make_engine(url)
+        target = make_engine(url)
         try:
-            with readable_errors(copy_path), source.connect() as rows, target.begin() as connection:
-                check_revision(rows, copy_path)
+            with _of_this_version(copy) as source, source.connect() as rows, target.begin() as connection:
                 upgrade(connection, where)
                 _copy_rows(rows, connection)
         finally:
-            source.dispose()
             target.dispose()
+
+
+@contextlib.contextmanager
+def _of_this_version(copy: pathlib.Path) -> Iterator[Engine]:
+    """An engine that reads a copy; of an older schema an upgraded temporary file."""
+    with readable_errors(str(copy)), tempfile.TemporaryDirectory() as folder:
+        source = sqlite.sqlite_engine(copy, read_only=True)
+        with source.connect() as rows:
+            is_older = schema_state(rows, str(copy)) == "older"
+        try:
+            if is_older:
+                source.dispose()
+                made = pathlib.Path(folder, copy.name)
+                sqlite.put_back(copy, made)
+                source = sqlite.sqlite_engine(made)
+                with source.begin() as rows:
+                    upgrade(rows, str(copy))
+            with source.connect() as rows:
+                check_revision(rows, str(copy))
+            yield source
+        finally:
+            source.dispose()
 
 
 def _copy_rows(source: Connection, target: Connection) -> None:

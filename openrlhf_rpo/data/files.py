@@ -141,16 +141,21 @@ class _Numbers:
     def add(self, row: dict[str, Any], where: str, above: str = "") -> None:
         """Note the numbers of a row. Raises _Bad for one beyond 64 bits."""
         for name, value in row.items():
-            column = above + name
-            if isinstance(value, dict):
-                self.add(value, where, f"{column}.")
-            elif isinstance(value, float):
-                self._with_fractions.add(column)
-            elif isinstance(value, int) and abs(value) > 2**53:
-                wrong = f"{where}: {column} is {value}, a number that would lose digits; write it in quotes"
-                if not -(2**63) <= value < 2**63:
-                    raise _Bad(wrong)
-                self._long.setdefault(column, wrong)
+            self._add(above + name, value, where)
+
+    def _add(self, column: str, value: Any, where: str) -> None:
+        if isinstance(value, dict):
+            self.add(value, where, f"{column}.")
+        elif isinstance(value, list):
+            for item in value:
+                self._add(column, item, where)
+        elif isinstance(value, float):
+            self._with_fractions.add(column)
+        elif isinstance(value, int) and abs(value) > 2**53:
+            wrong = f"{where}: {column} is {value}, a number that would lose digits; write it in quotes"
+            if not -(2**63) <= value < 2**63:
+                raise _Bad(wrong)
+            self._long.setdefault(column, wrong)
 
     def check(self) -> None:
         """Raises _Bad for an integer that its column cannot hold."""

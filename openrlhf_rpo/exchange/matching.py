@@ -4,8 +4,10 @@ First by question id, a hash of the rendered prompt and the label. If that diffe
 data set's text and the label, or by a unique text alone if the source has no labels.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +22,7 @@ class QuestionIndex:
 
     def __init__(self, questions: Iterable[Question]) -> None:
         self._by_id: dict[str, Question] = {}
-        self._by_label: dict[tuple[str, str | Decimal], list[Question]] = {}
+        self._by_label: dict[tuple[str, str | Decimal | datetime], list[Question]] = {}
         self._by_text: dict[str, list[Question]] = {}
         for question in questions:
             self._by_id[question.question_id] = question
@@ -41,9 +43,14 @@ class QuestionIndex:
         return found[0] if len(found) == 1 else None
 
 
-def _same(label: str) -> str | Decimal:
-    """A number by its value: ``datasets`` reads 5 as 5.0 in a column that also has fractions."""
-    return Decimal(label) if _NUMBER.fullmatch(label) else label
+def _same(label: str) -> str | Decimal | datetime:
+    """A number or date by its value: ``datasets`` reads 5 as 5.0 in a column that also has fractions, and dates of JSON with
+    a time."""
+    if _NUMBER.fullmatch(label):
+        return Decimal(label)
+    with contextlib.suppress(ValueError):  # no date
+        return datetime.fromisoformat(label)
+    return label
 
 
 def question_text(value: Any) -> str:

@@ -24,14 +24,18 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
     Raises UsageError or CacheError.
     """
     url, where = cache_url(args), cache_name(args)
-    tag, copy = _settle_checkpoint(args) if args.ckpt.load_enable else (None, None)
+    checkpoints = Checkpoints.of_run(args)
+    tag, copy = _checkpoint(args, checkpoints) if args.ckpt.load_enable else (None, None)
     if copy and PathCache.is_missing(url):
         print(f"The cache {where} is missing; restoring the copy beside the checkpoint, {copy}", flush=True)
         PathCache.restore(copy, url)
     elif PathCache.is_missing(url):  # refused before an empty one is created
         check_steps(args, 0, tag)
     try:
-        with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:
+        with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:  # refused while a run is alive
+            checkpoints.clear_staging()
+            if args.ckpt.load_enable:
+                checkpoints.settle(critic=args.algo.advantage.estimator == "gae")
             check_steps(args, cache.latest_step, tag)
             if tag and copy:
                 _check_history(cache, where, tag, copy)
@@ -44,9 +48,9 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
         raise CacheCorrupt(f"{error} That copy is {copy}: it is restored once the damaged file is removed.") from error
 
 
-def _settle_checkpoint(args: SimpleNamespace) -> tuple[str | None, str | None]:
+def _checkpoint(args: SimpleNamespace, checkpoints: Checkpoints) -> tuple[str | None, str | None]:
     """The tag of the checkpoint that a resumed run loads, and the copy of the cache beside it; None where missing."""
-    tag = Checkpoints.of_run(args).settle(critic=args.algo.advantage.estimator == "gae")
+    tag = checkpoints.latest()
     if tag is None:
         print(f"No checkpoint below --ckpt.path {args.ckpt.path}: starting from step 0", flush=True)
         return None, None

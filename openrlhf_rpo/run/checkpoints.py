@@ -61,11 +61,11 @@ class Checkpoints:
         return {step_of(tag) for tag in self._tags()} or {0}
 
     def settle(self, critic: bool = False) -> str | None:
-        """Before a resume, remove leftovers and write ``latest()``, which is returned, for actor and, if one trains, critic.
+        """Before a resume, write ``latest()``, which is returned, for actor and, if one trains, critic.
 
-        Raises UsageError where the critic's is missing.
+        Raises UsageError where the critic's is missing. Like ``clear_staging`` only for the process that has the cache,
+        because a run that is alive writes here.
         """
-        self.clear_staging()
         tag = self.latest()
         for group in _GROUPS:
             folder = self.path / group
@@ -97,14 +97,22 @@ class Checkpoints:
             self.clear_staging()
             raise
 
-    def publish(self, tag: str, copy_cache: Callable[[str], None]) -> bool:
+    def is_staged(self, tag: str) -> bool:
+        """Whether the training actors wrote checkpoint ``tag``, or only its model (--ckpt.disable_ds)."""
+        return "_actor" in self._staged(tag) or self._staged_model(tag).is_dir()
+
+    def _staged(self, tag: str) -> list[str]:
+        return [group for group in _GROUPS if (self.staging / group / tag).is_dir()]
+
+    def _staged_model(self, tag: str) -> Path:
+        """With --ckpt.save_hf."""
+        return self.staging / f"{tag}_hf"
+
+    def publish(self, tag: str, copy_cache: Callable[[str], None]) -> None:
         """Complete the staged checkpoint ``tag`` with a copy of the cache, move it into place, name it in ``latest``, and
-        only then remove old ones. False if nothing was staged.
-        """
-        if not self.staging.is_dir():
-            return False
+        only then remove old ones."""
         with self.staging_cleared_on_error():
-            staged = [group for group in _GROUPS if (self.staging / group / tag).is_dir()]
+            staged, model = self._staged(tag), self._staged_model(tag)
             if "_actor" in staged:
                 copy_cache(str(self.staging / "_actor" / tag / CACHE_FILE))
             for file in self.staging.rglob("*"):
@@ -113,12 +121,10 @@ class Checkpoints:
                 _move(self.staging / group / tag, self.path / group / tag)
             for group in staged:
                 _write(self.path / group / "latest", tag)
-            model = self.staging / f"{tag}_hf"  # --ckpt.save_hf
             if model.is_dir():
                 _move(model, self.path / model.name)
         self.clear_staging()
         self.prune(tag)
-        return True
 
     def prune(self, newest: str) -> None:
         """Remove checkpoints beyond the limits, and older best ones if ``newest`` is one, but never ``newest``.

@@ -37,7 +37,7 @@ class Publisher:
     def begin(self, tag: str) -> bool:
         """Publish what the training actors wrote as checkpoint ``tag``; False if they wrote nothing."""
         self.wait()
-        if not self.checkpoints.staging.is_dir():
+        if not self.checkpoints.is_staged(tag):
             return False
         self._pending = tag, self._thread.submit(self._publish, tag, self.cache.snapshot())
         return True

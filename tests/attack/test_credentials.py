@@ -51,7 +51,7 @@ SERVERS = [
     ),
 ]
 SETTINGS = [
-    "host=h password=SECRET",
+    *("host=h password=SECRET", "password = SECRET dbname=d", "api_key=SECRET"),
     "jdbc:postgresql://h/db?password=SECRET",
     "http://h/a;token=SECRET",
     "x://h/a&b=SECRET",
@@ -71,6 +71,7 @@ HARMLESS = [
         "a@b/c",
     ),
     *("{}", "Question: see http://h/?q={}", "C:\\a", "1e-6", "a=b"),
+    *("Secret={}", "token = {}", "One token = 5 cents. How much are two?"),
 ]
 COMMANDS = [
     *(["cache", "info", "{}"], ["cache", "info", "a", "{}"], ["report", "{}"], ["report", "A={}"], ["watch", "{}"]),

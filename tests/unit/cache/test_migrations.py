@@ -75,6 +75,18 @@ def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commi
     assert revision(url) == "0007"
 
 
+def test_an_older_copy_is_restored_into_a_server_too(cache, commit, postgres_url, tmp_path) -> None:
+    commit(cache, 1, {"q": (5, 6)})
+    copy = tmp_path / "copy.db"
+    cache.copy_to(str(copy))
+    downgrade(f"sqlite:///{copy}", "0006")
+    before, target = copy.read_bytes(), postgres_url()
+    PathCache.restore(str(copy), target)
+    with PathCache.open_to_read(target) as restored:
+        assert tuple(restored.paths(["q"])["q"].token_ids) == (5, 6) and restored.verify() == []
+    assert copy.read_bytes() == before
+
+
 def test_groups_that_waited_under_the_schema_before_parts_go_on_with_the_next_step(cache, url, path, visit, reopen) -> None:
     stored = path("q", step=1, parts=(Part(0, 2), Part(1, 1)))
     sample = Sample(Prefix(), (5, 6), (-0.5, -0.5), "unfinished", parts=(Part(1, 2),))

@@ -36,6 +36,13 @@ def test_a_closed_cache_can_be_opened_again_at_once(url) -> None:
         PathCache.open(url, {}).close()
 
 
+def test_a_schema_that_does_not_exist_is_named(url) -> None:
+    place, _, _ = url.partition("&options")
+    nowhere = f"{place}&options=-csearch_path%3Dnowhere"
+    with pytest.raises(CacheUnwritable, match="there is no schema of the search path nowhere. Make it"):
+        PathCache.open(nowhere, {})
+
+
 def test_two_schemas_of_one_database_are_two_caches(url, postgres_url) -> None:
     with PathCache.open(url, {}) as one, PathCache.open(postgres_url(), {}) as other:
         one.mark_initialised()

@@ -118,9 +118,10 @@ def test_training_and_the_command_read_a_number_or_date_as_the_same_text(data, w
     ("answers", "line"),
     [(["1", "9007199254740993", "0.5"], 2), (["12345678901234567890"], 1), (["9007199254740993", "1"], None)],
 )
-def test_an_integer_that_would_lose_digits_is_refused_with_its_line(data, tmp_path, answers, line):
-    file = tmp_path / "in.jsonl"
-    file.write_text("\n".join(f'{{"question": "{i}?", "id": {{"n": {n}}}, "answer": "1"}}' for i, n in enumerate(answers)))
+@pytest.mark.parametrize("form", ["{}", "[{}]", "[[1, {}]]"])
+def test_an_integer_that_would_lose_digits_is_refused_with_its_line(data, tmp_path, answers, line, form):
+    file, numbers = tmp_path / "in.jsonl", map(form.format, answers)
+    file.write_text("\n".join(f'{{"question": "{i}?", "id": {{"n": {n}}}, "answer": "1"}}' for i, n in enumerate(numbers)))
     done = data(file)
     assert done.status == (1 if line else 0)
     assert not line or f"in.jsonl, line {line}: id.n is {answers[line - 1]}" in done.err and "in quotes" in done.err

@@ -107,7 +107,8 @@ def test_any_row_may_be_the_first_with_a_column(tmp_path):
 
 @pytest.fixture
 def index():
-    return QuestionIndex([*QUESTIONS, Question("id9", "<u>1+1?", "two", text="1+1?")])
+    born = Question("id8", "<u>when?", "2020-01-03", text="when?")
+    return QuestionIndex([*QUESTIONS, Question("id9", "<u>1+1?", "two", text="1+1?"), born])
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,8 @@ def index():
         (PortablePath(question="<u>3+3?", label="6"), "id3"),
         (PortablePath(question="1+1?", label="two"), "id9"),
         (PortablePath(question="3+3?", label="6.0"), "id3"),  # as ``datasets`` reads 6 beside 6.5
+        (PortablePath(question="when?", label="2020-01-03T00:00:00"), "id8"),  # a label 2020-01-03 of JSON is read as that
+        (PortablePath(question="when?", label="2020-01-03 10:30:00"), None),
         (PortablePath(question="3+3?"), "id3"),
         (PortablePath(question="1+1?"), None),  # two questions have this text
         (PortablePath(question="3+3?", label="7"), None),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_rpo.cache import inspection
-from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, CacheLocked
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.rollout.questions import load_questions
@@ -16,7 +16,7 @@ from openrlhf_rpo.run.checkpoints import CACHE_FILE, Checkpoints
 from openrlhf_rpo.run.files import cache_url
 from openrlhf_rpo.run.steering import steering_options
 from openrlhf_rpo.types import StepRecord
-from openrlhf_rpo.upstream import get_tokenizer
+from openrlhf_rpo.upstream import STAGING, get_tokenizer
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def test_an_option_that_steers_the_run_may_not_change(begun, run, option, value,
 
 def test_a_checkpoint_is_loaded_into_as_many_processes_as_wrote_it(begun, run, monkeypatch):
     begun(2, actor__num_gpus_per_node=1)
-    monkeypatch.setattr(Checkpoints, "settle", lambda self, critic: "global_step2")
+    monkeypatch.setattr(Checkpoints, "latest", lambda self: "global_step2")
     with pytest.raises(UsageError, match=r"training processes was \[1\], now \[2\]: DeepSpeed.*--ds.use_universal_ckpt"):
         resume(run, actor__num_gpus_per_node=2, rpo__allow_changed_options="true")
     resume(run, actor__num_gpus_per_node=2, ds__use_universal_ckpt=True)
-    monkeypatch.setattr(Checkpoints, "settle", lambda self, critic: None)
+    monkeypatch.setattr(Checkpoints, "latest", lambda self: None)
     resume(run, actor__num_gpus_per_node=2)  # nothing to load
 
 
@@ -286,6 +286,19 @@ def test_a_damaged_cache_is_refused_with_the_copy_that_takes_its_place(begun, ru
         f.truncate(9000)
     with pytest.raises(CacheCorrupt, match=f"the copy {copy} takes its place"):
         resume(run)
+
+
+@pytest.mark.parametrize("again", [{"ckpt__load_enable": True}, {}])
+def test_the_same_command_again_leaves_the_checkpoint_that_a_run_is_writing(begun, run, again):
+    args = begun(0)
+    staged = Path(args.ckpt.path, STAGING, "_actor", "global_step2", "weights.pt")
+    staged.parent.mkdir(parents=True)
+    staged.write_text("w")
+    with PathCache.open(cache_url(args)), pytest.raises(CacheLocked, match="is in use by process"):
+        run(**again)
+    assert staged.read_text() == "w"
+    run(**again)  # the run has ended
+    assert not staged.exists()
 
 
 def test_a_resume_without_a_checkpoint_says_that_it_starts_over(begun, run, capsys):
