@@ -13,5 +13,4 @@ export RUN="${RUN:-$HOME/runs/rpo-grpo-7b}"
     --rollout.micro_batch_size 3 \
     --train.micro_batch_size 3 \
     --vllm.gpu_memory_utilization 0.5 \
-    --ref.offload \
     "$@"

@@ -12,7 +12,6 @@ export RUN="${RUN:-$HOME/runs/rpo-one-gpu-1.5b}"
 "$(dirname "${BASH_SOURCE[0]}")/train_rpo_grpo_1.5b.sh" \
     --actor.num_gpus_per_node 1 \
     --ref.num_gpus_per_node 1 \
-    --ref.offload \
     --vllm.num_engines 1 \
     --ds.adam_offload \
     --rollout.batch_size 16 \

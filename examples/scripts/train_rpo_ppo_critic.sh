@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # RPO with PPO instead of GRPO: a critic, which starts from the policy's model, and generalized advantage estimation; KL
-# in the reward, as in OpenRLHF without a preset. Not in the paper. The data are those of train_rpo_grpo_1.5b.sh. A critic
-# reads paths whole, so only the policy's passes gain from what a group shares.
+# in the reward, as in OpenRLHF without a preset. Not in the paper. The data are those of train_rpo_grpo_1.5b.sh.
 #
 # Needs: what train_rpo_grpo_1.5b.sh needs.
 # Folder: $HOME/runs/rpo-ppo-1.5b, or RUN. Further flags are passed on. Not run on GPUs in this release.

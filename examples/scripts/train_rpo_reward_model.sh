@@ -32,11 +32,9 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir
     --rpo.method verify \
     --actor.num_gpus_per_node 8 \
     --ref.num_gpus_per_node 8 \
-    --ref.offload \
     --reward.num_gpus_per_node 8 \
-    --reward.offload \
     --vllm.num_engines 8 \
-    --vllm.gpu_memory_utilization 0.5 \
+    --vllm.gpu_memory_utilization 0.4 \
     --vllm.enable_sleep \
     --ds.enable_sleep \
     --train.colocate_all \

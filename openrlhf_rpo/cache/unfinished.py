@@ -6,7 +6,6 @@ from typing import Any
 
 from openrlhf_rpo.cache.codec import (
     CodecError,
-    check_bytes,
     decode_log_probs,
     decode_token_ids,
     encode_log_probs,
@@ -108,14 +107,3 @@ def response_of(row: Read) -> Sample:
     except CodecError as error:
         raise CodecError(f"{name_of(row, UnfinishedRow)} is damaged ({error})") from error
     return Sample(Prefix(), ids, logs, row.finish_reason, parts=parts)
-
-
-def check_unfinished(row: Read) -> None:
-    """Raise ``CodecError`` when a sample is damaged; decodes nothing, so it finds damage and not every forgery."""
-    check(row, UnfinishedRow)
-    try:
-        for encoded in (row.token_ids, row.log_probs, row.prefix_log_probs):
-            if encoded is not None:
-                check_bytes(encoded)
-    except CodecError as error:
-        raise CodecError(f"{name_of(row, UnfinishedRow)} is damaged ({error})") from error

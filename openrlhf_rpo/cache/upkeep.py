@@ -22,8 +22,8 @@ from openrlhf_rpo.cache.models import (
     VisitRow,
     checksum_of,
 )
-from openrlhf_rpo.cache.rows import check, check_path, name_of, path_of
-from openrlhf_rpo.cache.unfinished import OF_GROUP, check_unfinished, damaged_group, impossible_path, response_of
+from openrlhf_rpo.cache.rows import check, check_encoded, name_of, path_of
+from openrlhf_rpo.cache.unfinished import OF_GROUP, damaged_group, impossible_path, response_of
 
 _BATCH = 200
 _READERS: dict[type[Base], Callable[[Any], object]] = {
@@ -31,6 +31,11 @@ _READERS: dict[type[Base], Callable[[Any], object]] = {
     UnfinishedRow: response_of,
     **{table: partial(check, table=table) for table in (RunRow, QuestionRow, VisitRow, StepRow, EvaluationRow)},
 }
+_CHECKS = {
+    PathRow: partial(check_encoded, table=PathRow, columns=("token_ids", "log_probs")),
+    UnfinishedRow: partial(check_encoded, table=UnfinishedRow, columns=("token_ids", "log_probs", "prefix_log_probs")),
+}
+"""Without decoding."""
 Progress = Callable[[int, int], None]
 
 
@@ -39,7 +44,7 @@ def damages(session: Session, progress: Progress | None = None, *, decode: bool 
 
     Without ``decode`` only the checksums of tokens and log-probs are verified, which takes a tenth of the time.
     """
-    readers = _READERS | ({} if decode else {PathRow: check_path, UnfinishedRow: check_unfinished})
+    readers = _READERS if decode else _READERS | _CHECKS
     total = sum(session.scalar(select(func.count()).select_from(table)) or 0 for table in _READERS)
     done = 0
     for table, read in readers.items():

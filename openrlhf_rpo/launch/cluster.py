@@ -104,6 +104,10 @@ def connect(args: SimpleNamespace, device: str) -> None:
     except UsageError:
         ray.shutdown()
         raise
+    kind, total = "GPU" if device == "cuda" else "CPU", sum(number for _, number, _ in needs)
+    free = int(ray.available_resources().get(kind, 0))
+    if free < total:
+        print(f"Waiting for {kind}s: the command asks for {total}, and {free} of the cluster's are free now", flush=True)
 
 
 def _workers() -> dict[str, Any]:

@@ -24,7 +24,7 @@ DRY_RUN = "--dry-run"
 _WRITTEN = ("ckpt.path", "ckpt.output_dir", "rpo.cache.url", "logger.tensorboard_dir")
 _READ = (
     *("actor.model_name_or_path", "critic.model_name_or_path", "reward.model_name_or_path"),
-    *("data.prompt_dataset", "eval.dataset", "rpo.init.source"),
+    *("data.prompt_dataset", "eval.dataset", "rpo.init.source", "train.agent_func_path"),
 )
 _SQLITE = "sqlite:///"
 _RAYS_COPIES = "/runtime_resources/working_dir_files/"
@@ -231,6 +231,10 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         "weights of --ds.load_in_4bit cannot be sent to vLLM's engines, which hold weights of 16 bits: leave it out",
     )
     need(
+        args.ds.zero_stage or not args.ds.enable_sleep,
+        "--ds.enable_sleep needs --ds.zero_stage 1 or more: without it DeepSpeed has no states that it could move",
+    )
+    need(
         rpo.enable or args.ds.param_dtype != "fp16",
         "--ds.param_dtype fp16 needs RPO: with --rpo.enable false OpenRLHF's engines hold bfloat16 weights. For plain "
         "sampling use --rpo.method off",
@@ -248,6 +252,11 @@ def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
         samples % args.train.batch_size == 0,
         f"a step samples {args.rollout.batch_size} questions x {args.rollout.n_samples_per_prompt} = {samples}, "
         f"which is not a multiple of --train.batch_size {args.train.batch_size}",
+    )
+    need(
+        args.rollout.vllm_generate_batch_size == args.rollout.batch_size,
+        f"--rollout.vllm_generate_batch_size {args.rollout.vllm_generate_batch_size} needs --rpo.enable false: RPO gives "
+        "engines a whole batch at once (--rpo.engine_limits bounds what runs at a time)",
     )
     need(
         not args.train.agent_func_path,
@@ -304,15 +313,10 @@ def _check_lora(args: SimpleNamespace, rpo: RPOConfig) -> None:
 
 
 def _check_penalties(args: SimpleNamespace) -> None:
-    """OpenRLHF asserts these, but only after the first rollout."""
+    """OpenRLHF asserts this, but only after the first rollout."""
     buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens or args.data.max_len
     need(
         buffer is None or buffer <= longest,
         f"--reward.overlong_buffer_len {buffer} is longer than the longest answer, {longest} tokens "
         "(--rollout.max_new_tokens, else --data.max_len)",
-    )
-    coefficient = args.reward.stop_properly_penalty_coef
-    need(
-        coefficient is None or coefficient <= 1,
-        f"--reward.stop_properly_penalty_coef {coefficient}: 0 to 1 to scale a reward, or below 0 to replace it",
     )

@@ -37,6 +37,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
         print(f"Warning: {warning}", flush=True)
     if args.eval.dataset and args.eval.steps < 0:
         print("Warning: --eval.dataset is never evaluated without --eval.steps N (every N steps)", flush=True)
+    for flag in without_effect(args):
+        print(f"Warning: {flag} does nothing below --ds.zero_stage 3, which alone moves frozen weights", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
         print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
     if warning := check_labels(config, questions + held_out):
@@ -79,6 +81,11 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
     return questions, held_out, said, [warning for warning in warnings if warning]
 
 
+def without_effect(args: SimpleNamespace) -> list[str]:
+    """Options that DeepSpeed ignores: it moves a frozen model's weights to main memory at ZeRO stage 3 only."""
+    return [f"--{name}.offload" for name in ("ref", "reward") if getattr(args, name).offload and args.ds.zero_stage < 3]
+
+
 def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> str | None:
     """For an evaluation: ``check_labels``, after checking that each prompt leaves room for an answer."""
     _check_lengths(args, questions, "--eval.dataset")
@@ -119,6 +126,12 @@ def load_tokenizer(args: SimpleNamespace) -> Any:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         remedy = "" if os.path.isdir(path) else " There is no such folder here, so it was looked up on the hub"
         raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}{remedy}") from error
+    if hasattr(tokenizer, "tokenizer"):  # a processor of texts and images
+        if args.rpo.enable:
+            raise UsageError(
+                f"--actor.model_name_or_path {path} also reads images: RPO is for text models (--rpo.enable false)"
+            )
+        tokenizer = tokenizer.tokenizer
     _check_vocabulary(path, tokenizer, config)
     _check_context(args, config)
     return tokenizer
@@ -140,9 +153,14 @@ def _check_context(args: SimpleNamespace, config: Any) -> None:
 
 
 def _check_vocabulary(path: str, tokenizer: Any, config: Any) -> None:
-    """Raises UsageError when a token has no row in the embedding."""
-    added = tokenizer.pad_token_id  # OpenRLHF adds one where it is missing, and never computes with it
-    largest = max((i for i in tokenizer.get_vocab().values() if i != added), default=-1)
+    """Raises UsageError when a token has no row in the embedding.
+
+    Some tokenizers have more added tokens than their model (Gemma 3, 1B): those count that a prompt or answer can hold.
+    """
+    template, used = str(tokenizer.chat_template), {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
+    known = [i for i in tokenizer.get_vocab().values() if i not in added or i in used or added[i] in template]
+    largest = max((i for i in known if i != tokenizer.pad_token_id), default=-1)  # OpenRLHF adds a padding token
     rows = config.get_text_config().vocab_size
     if largest >= rows:
         raise UsageError(

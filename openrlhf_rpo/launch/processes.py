@@ -15,7 +15,13 @@ def check(args: SimpleNamespace, dealt_evenly: bool) -> None:
     _check_places(args, dealt_evenly)
     _check_batches(args, "actor", dealt_evenly)
     if args.algo.advantage.estimator == "gae":
-        _check_batches(args, "critic", dealt_evenly=False)
+        _check_batches(args, "critic", dealt_evenly)
+        actors, critics = n_replicas(args, "actor"), n_replicas(args, "critic")
+        need(
+            actors % critics == 0 or not (dealt_evenly or args.train.dynamic_batch_enable),
+            f"--critic.num_nodes x --critic.num_gpus_per_node makes {critics} critic processes, which must divide the "
+            f"actor's, {actors} (rings and tensor parallel groups count as one), for each to get as many micro-batches",
+        )
 
 
 def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
@@ -38,19 +44,24 @@ def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
         )
         if name not in forward:
             continue
-        processes = devices // together
+        processes, batch, trained = devices // together, args.train.batch_size, args.train.micro_batch_size
         if args.train.dynamic_batch_enable:
             need(
                 actors % processes == 0,
                 f"{where}: with --train.dynamic_batch_enable it must divide the actor's, {actors}, for each process to get "
                 "a micro-batch",
             )
-            continue
+        else:
+            need(
+                -(-batches // -(-batches // processes)) == processes,
+                f"{where}, and a step's {samples} samples make {batches} batches of --rollout.micro_batch_size {micro}, "
+                f"dealt {-(-batches // processes)} at a time: each process needs one. Lower --{name}.num_gpus_per_node or "
+                "--rollout.micro_batch_size",
+            )
         need(
-            -(-batches // -(-batches // processes)) == processes,
-            f"{where}, and a step's {samples} samples make {batches} batches of --rollout.micro_batch_size {micro}, dealt "
-            f"{-(-batches // processes)} at a time: each process needs one. Lower --{name}.num_gpus_per_node or "
-            "--rollout.micro_batch_size",
+            batch % (trained * processes) == 0,
+            f"{where}, and DeepSpeed needs --train.batch_size {batch} to be a multiple of --train.micro_batch_size "
+            f"{trained} x {processes} also for a model that only runs forward",
         )
 
 

@@ -5,6 +5,7 @@ optimizer follow ZeRO (arXiv 1910.02054, section 3). Activations take 34 bytes p
 with flash attention (arXiv 2205.05198, equation 2 without the attention map).
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from openrlhf_rpo.upstream import n_processes
 
 GIB = 1024**3
 ACTIVATION_BYTES = 34
+_GROUPS = {"reference": "ref", "reward model": "reward", "critic": "critic"}  # -> the prefix of its options
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,33 @@ def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
     return [*terms, logits_term(shape, tokens, args.actor.entropy_coef is not None)]
 
 
+def beside_terms(shape: ModelShape, others: Mapping[str, int], args: SimpleNamespace) -> list[Term]:
+    """What lies on a policy process's device beside the policy, from the start to the end.
+
+    ``others``: parameters of the "reference", "reward model" and "critic" that share it. A critic's gradients and optimizer
+    are in main memory while others work with ``--ds.enable_sleep``.
+    """
+    width, stage, terms = weight_bytes(args), args.ds.zero_stage, []
+    for name, parameters in others.items():
+        group = getattr(args, _GROUPS[name])
+        ranks, states = n_processes(group), name == "critic" and not args.ds.enable_sleep
+        if stage == 3 and getattr(group, "offload", False):
+            continue
+        terms.append(_divided(f"weights of the {name}", parameters, width, ranks if stage == 3 else 1))
+        if states:
+            terms.append(_divided(f"gradients of the {name}", parameters, width, ranks if stage >= 2 else 1))
+            terms.append(_divided(f"optimizer of the {name}", parameters, 12, ranks if stage >= 1 else 1))
+    if args.train.enable_ema:
+        terms.append(_divided("moving average", shape.parameters, 4, 1))
+    return terms
+
+
+def while_generating(terms: Iterable[Term], args: SimpleNamespace) -> int:
+    """Bytes of a policy process and what is beside it (``terms``) while engines that share its device are awake."""
+    away = {"activations", "logits"} | ({"gradients", "optimizer"} if args.ds.enable_sleep else set())
+    return total(term for term in terms if term.name not in away)
+
+
 def logits_term(shape: ModelShape, tokens: int, with_entropy: bool) -> Term:
     """All logits of ``tokens`` tokens at once, as OpenRLHF 0.11.2 computes with them in torch's own kernels."""
     each = 28 if with_entropy else 16
@@ -130,10 +159,12 @@ def weight_bytes(args: SimpleNamespace) -> int:
 
 
 def micro_batch_tokens(args: SimpleNamespace) -> int:
-    """Tokens of the largest micro-batch, with every path at its longest and no shared prefix."""
+    """Tokens of the largest micro-batch, with every path at its longest and no shared prefix; a process's part of a ring."""
     if args.train.dynamic_batch_enable:
-        return max(args.train.max_tokens_per_gpu, args.data.max_len)
-    return args.train.micro_batch_size * args.data.max_len
+        tokens = max(args.train.max_tokens_per_gpu, args.data.max_len)
+    else:
+        tokens = args.train.micro_batch_size * args.data.max_len
+    return tokens // args.ds.ring_attn_size
 
 
 def checkpoint_bytes(shape: ModelShape, critic: int, args: SimpleNamespace) -> int:
@@ -143,11 +174,11 @@ def checkpoint_bytes(shape: ModelShape, critic: int, args: SimpleNamespace) -> i
     return (shape.parameters + shape.adapter + critic) * weight_bytes(args) + (shape.trained + critic) * 12 + average
 
 
-def total(terms: list[Term]) -> int:
+def total(terms: Iterable[Term]) -> int:
     return sum(term.bytes for term in terms)
 
 
-def written(terms: list[Term]) -> str:
+def written(terms: Sequence[Term]) -> str:
     """The terms, one a line, and their sum."""
     lines = [f"{term.name}: {term.formula} = {gib(term.bytes)}" for term in terms]
     return "\n".join([*lines, f"together {gib(total(terms))}"])

@@ -3,6 +3,7 @@
 No command says how long answers are and how much of them is reused: that is assumed, and said.
 """
 
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from openrlhf_rpo.launch.doctor import seconds
 from openrlhf_rpo.launch.doctor.findings import PASS, Finding
 from openrlhf_rpo.launch.doctor.memory import ModelShape
 from openrlhf_rpo.launch.doctor.seconds import Cluster, Drafts, Rates, Work
-from openrlhf_rpo.training.passes import needs_old_log_probs
+from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.upstream import n_processes
 
 ACCEPTED = 0.65
@@ -31,11 +32,10 @@ def a_step(shape: ModelShape, args: SimpleNamespace, config: RPOConfig, prompt: 
     lengths = seconds.answers(groups, samples, longest, seconds.MEAN_SHARE * longest)
     mean = float(lengths.mean())
     rates, cluster = _machine(shape, args, known, prompt + mean)
-    forwards = needs_old_log_probs(args) + (args.algo.kl.init_coef > 0)
+    training = _Training.of(args)
     ways = {"with every answer from its first token": (seconds.bare(lengths, prompt), None)}
     ways["this command"] = (_work(config.method, lengths, prompt), _drafts(config))
-    ahead = args.train.async_enable and args.train.async_queue_size > 0
-    said = [f"{name}: {_written(rates, cluster, forwards, ahead, *way)}" for name, way in reversed(ways.items())]
+    said = [f"{name}: {_written(rates, cluster, training, *way)}" for name, way in reversed(ways.items())]
     devices = sum(number for _, number, _ in required_devices(args))
     assumed = (
         f"assumed: answers of {mean:,.0f} tokens on average and up to {longest:,}, prompts of {prompt:.0f}, "
@@ -43,6 +43,31 @@ def a_step(shape: ModelShape, args: SimpleNamespace, config: RPOConfig, prompt: 
     )
     lines = [f"about, on {devices} {known}, by published rates (docs/doctor.md):", *said, assumed]
     return Finding(PASS, "seconds of a step", "\n".join(lines))
+
+
+@dataclass(frozen=True)
+class _Training:
+    """How often a batch is run forward, and trained on, with how many optimizer steps; whether groups share their prefix,
+    and whether the next batch is rolled out meanwhile. A critic and a reward model count as being of the policy's size."""
+
+    forwards: int
+    passes: int
+    updates: int
+    shares: bool
+    ahead: bool
+
+    @classmethod
+    def of(cls, args: SimpleNamespace) -> "_Training":
+        critic, epochs = args.algo.advantage.estimator == "gae", args.train.max_epochs
+        models = 1 + (critic and args.train.colocate_all)  # else the two train at once
+        samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+        return cls(
+            forwards=needs_old_log_probs(args) + (args.algo.kl.init_coef > 0) + critic + (not args.reward.remote_url),
+            passes=epochs * models,
+            updates=epochs * models * max(1, samples // args.train.batch_size),
+            shares=shares_prefixes(args),
+            ahead=args.train.async_enable and args.train.async_queue_size > 0,
+        )
 
 
 def _machine(shape: ModelShape, args: SimpleNamespace, gpu: str, length: float) -> tuple[Rates, Cluster]:
@@ -72,10 +97,11 @@ def _drafts(config: RPOConfig) -> Drafts | None:
     return Drafts(tokens, sum(ACCEPTED**i for i in range(1, tokens + 1)), config.drafts.mode == "auto")
 
 
-def _written(rates: Rates, cluster: Cluster, forwards: int, ahead: bool, work: Work, drafts: Drafts | None) -> str:
-    """``ahead``: the next batch is rolled out while a step trains."""
-    found = seconds.phases(work, rates, cluster, forwards, drafts)
+def _written(rates: Rates, cluster: Cluster, training: _Training, work: Work, drafts: Drafts | None) -> str:
+    if not training.shares:
+        work = replace(work, trained=float((work.prompt + work.prefix + work.new).sum()))
+    found = seconds.phases(work, rates, cluster, training.forwards, drafts, training.passes, training.updates)
     parts = ", ".join(f"{name} {value:.1f}" for name, value in found.items() if value >= 0.05)
-    beside = min(found["verify"] + found["rollout"], found["log_probs"] + found["train"]) if ahead else 0.0
-    both = ", rollout and training side by side" if ahead else ""
+    beside = min(found["verify"] + found["rollout"], found["log_probs"] + found["train"]) if training.ahead else 0.0
+    both = ", rollout and training side by side" if training.ahead else ""
     return f"{sum(found.values()) - beside:.0f} s ({parts}{both}), {work.new.mean():,.0f} new tokens a sample"

@@ -108,10 +108,19 @@ class Cluster:
     imbalance: float = IMBALANCE
 
 
-def phases(work: Work, rates: Rates, cluster: Cluster, forwards: int = 0, drafts: Drafts | None = None) -> dict[str, float]:
+def phases(
+    work: Work,
+    rates: Rates,
+    cluster: Cluster,
+    forwards: int = 0,
+    drafts: Drafts | None = None,
+    passes: int = 1,
+    updates: int = 1,
+) -> dict[str, float]:
     """Seconds of a step by phase, as ``timing/`` names them; "rest" is what no phase of work is.
 
-    ``forwards``: passes over the batch before training (old log-probs, a reference model).
+    ``forwards``: passes over the batch before training (old log-probs, models that only score); ``passes``: over it in
+    training, with ``updates`` optimizer steps in all.
     """
     kept = work.prompt + work.prefix + work.new
     shared = (work.prompt + work.prefix[:, :1]) if work.common else np.full((len(kept), 1), work.prompt)
@@ -121,7 +130,7 @@ def phases(work: Work, rates: Rates, cluster: Cluster, forwards: int = 0, drafts
         "verify": rates.read * float(work.scored.sum() + work.prompt * (work.scored.sum(1) > 0).sum()) / cluster.engines,
         "rollout": rates.start + max(_generating(work, rates, cluster, drafts, e) for e in range(cluster.engines)),
         "log_probs": forwards * rates.forward * trained,
-        "train": rates.update + rates.train * trained,
+        "train": updates * rates.update + passes * rates.train * trained,
         "rest": rates.rest + rates.driver * float(kept.sum()),
     }
     return {name: float(value) for name, value in seconds.items()}

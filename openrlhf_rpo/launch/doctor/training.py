@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from statistics import fmean
@@ -15,6 +15,7 @@ from openrlhf_rpo.cache.errors import CacheOlder
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import UsageError, UserError
+from openrlhf_rpo.launch.cluster import required_devices
 from openrlhf_rpo.launch.doctor import memory
 from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
 from openrlhf_rpo.launch.doctor.machine import device_memory, device_name, disk, host_memory
@@ -28,6 +29,7 @@ from openrlhf_rpo.launch.preflight import (
     check_wandb,
     load_data,
     load_tokenizer,
+    without_effect,
     written_folders,
 )
 from openrlhf_rpo.launch.resume import check_options, check_steps
@@ -49,11 +51,12 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
     try:
         tokenizer = load_tokenizer(args)
         shape, critic = model_shape(args), critic_parameters(args)
+        others = beside_the_policy(args, shape, critic)
     except UsageError as error:
         yield Finding(FAIL, "model", str(error))
         return
     yield Finding(PASS, "model", f"{args.actor.model_name_or_path}: {shape.parameters:,} parameters, {shape.layers} layers")
-    yield from memory_needed(shape, args, device)
+    yield from memory_needed(shape, args, device, others)
     yield _sharing(args, config)
     if config.drafts.mode != "off":
         yield drafts(config.drafts.tokens, device)
@@ -69,6 +72,8 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield a_step(shape, args, config, fmean(len(q.prompt_ids) for q in questions), device_name())
     for warning in filter(None, (unparsable, *warnings)):
         yield Finding(WARN, "data", warning)
+    for flag in without_effect(args):
+        yield Finding(WARN, "options", f"{flag} does nothing below --ds.zero_stage 3, which alone moves frozen weights")
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
     if args.logger.wandb.key:
@@ -115,6 +120,20 @@ def critic_parameters(args: SimpleNamespace) -> int:
     return parameters + int(config.hidden_size)
 
 
+def beside_the_policy(args: SimpleNamespace, shape: memory.ModelShape, critic: int) -> dict[str, int]:
+    """The parameters of the models that share the policy's devices, by name. Raises UsageError."""
+    from transformers import AutoModel
+
+    apart, found = {what for what, _, _ in required_devices(args)}, {}
+    if args.algo.kl.init_coef > 0 and "reference" not in apart:
+        found["reference"] = shape.parameters
+    if critic and "critic" not in apart:
+        found["critic"] = critic
+    if args.train.colocate_all and not args.reward.remote_url and not (critic and args.train.colocate_critic_reward):
+        found["reward model"] = _measures(args, "reward", AutoModel)[1]
+    return found
+
+
 def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int, int]:
     """Text configuration, parameters of a model that transformers' ``kind`` loads, and of its adapter (--ds.lora.rank)."""
     import torch
@@ -139,32 +158,47 @@ def _measures(args: SimpleNamespace, name: str, kind: Any) -> tuple[Any, int, in
 # ── Memory ──
 
 
-def memory_needed(shape: memory.ModelShape, args: SimpleNamespace, device: str) -> Iterator[Finding]:
+def memory_needed(
+    shape: memory.ModelShape, args: SimpleNamespace, device: str, others: Mapping[str, int]
+) -> Iterator[Finding]:
     """The sums for a policy process and for an engine device, against the memory of this host's device if it has one."""
-    training, engine = memory.training_terms(shape, args), memory.engine_terms(shape, args)
+    training = [*memory.training_terms(shape, args), *memory.beside_terms(shape, others, args)]
     have = device_memory() if device == "cuda" else host_memory()
+    awake = int(args.vllm.gpu_memory_utilization * have) if device == "cuda" else 0  # what an engine takes
+    together = args.train.colocate_all and not args.train.async_enable
+    yield _to_train(training, args, have, awake if together and not args.vllm.enable_sleep else 0)
+    stays = memory.while_generating(training, args) if together else 0
+    yield _to_generate(memory.engine_terms(shape, args), args, have, awake, stays)
+
+
+def _to_train(terms: Sequence[memory.Term], args: SimpleNamespace, have: int, kept: int) -> Finding:
+    """``kept``: bytes of the device that an engine keeps while a policy trains."""
     compared = f"; the device has {memory.gib(have)}" if have else "; this host has no device to compare with"
-    shared = args.train.colocate_all and not (args.train.async_enable or args.vllm.enable_sleep)
-    kept = int(args.vllm.gpu_memory_utilization * have) if have and shared and device == "cuda" else 0
     if kept:
         compared += f", and an engine that does not sleep keeps {memory.gib(kept)} of it"
-    needed = f"for each policy process, about, with every path at its longest:\n{memory.written(training)}{compared}"
-    if have and memory.total(training) > have - kept:
-        remedy = "add --vllm.enable_sleep and --ds.enable_sleep, " if kept else ""
-        remedy += "lower --train.micro_batch_size, add --actor.gradient_checkpointing_enable, raise --ds.zero_stage, "
-        yield Finding(WARN, "memory to train", needed, remedy + "or add devices")
-    else:
-        yield Finding(PASS, "memory to train", needed)
+    needed = f"for each policy process, about, with every path at its longest:\n{memory.written(terms)}{compared}"
+    if not have or memory.total(terms) <= have - kept:
+        return Finding(PASS, "memory to train", needed)
+    remedy = "add --vllm.enable_sleep and --ds.enable_sleep, " if kept else ""
+    remedy += "lower --train.micro_batch_size, add --actor.gradient_checkpointing_enable, raise --ds.zero_stage, "
+    return Finding(WARN, "memory to train", needed, remedy + "or add devices")
 
-    needed = f"for each engine device:\n{memory.written(engine)}"
-    room = int(args.vllm.gpu_memory_utilization * have) - engine[0].bytes if device == "cuda" else 0
+
+def _to_generate(terms: Sequence[memory.Term], args: SimpleNamespace, have: int, awake: int, stays: int) -> Finding:
+    """``awake``: bytes that an engine takes of a GPU, 0 without one; ``stays``: bytes of training beside it."""
+    weights, path = terms
+    needed, room = f"for each engine device:\n{memory.written(terms)}", awake - weights.bytes
     if room > 0:
-        needed += f"\nroom for {room // max(1, engine[1].bytes):,} longest paths at a time"
-    if device == "cuda" and have and room < engine[1].bytes:
+        needed += f"\nroom for {room // max(1, path.bytes):,} longest paths at a time"
+    if awake and room < path.bytes:
         remedy = "raise --vllm.gpu_memory_utilization or --vllm.tensor_parallel_size, or lower --data.max_len"
-        yield Finding(FAIL, "memory to generate", needed, remedy)
-    else:
-        yield Finding(PASS, "memory to generate", needed)
+        return Finding(FAIL, "memory to generate", needed, remedy)
+    if not awake or stays + awake <= have:
+        return Finding(PASS, "memory to generate", needed)
+    needed += f"\nan engine that is awake takes {memory.gib(awake)}, and {memory.gib(stays)} of training stay beside it"
+    remedy = "" if args.ds.enable_sleep else "add --ds.enable_sleep, "
+    remedy += f"lower --vllm.gpu_memory_utilization (to {(have - stays) / have:.2f}), " if stays < have else ""
+    return Finding(WARN, "memory to generate", needed, remedy + "raise --ds.zero_stage, or add devices")
 
 
 def _sharing(args: SimpleNamespace, config: RPOConfig) -> Finding:

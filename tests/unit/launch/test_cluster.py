@@ -177,7 +177,7 @@ def test_a_cluster_without_any_has_0():
 def fake_ray(monkeypatch):
     """``import ray`` gives this; ``resources`` is what the cluster has."""
     fake = MagicMock(resources={"CPU": 1.0, "GPU": 2.0})
-    fake.cluster_resources = lambda: fake.resources
+    fake.cluster_resources = fake.available_resources = lambda: fake.resources
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(cluster.platform, "prepare", lambda: None)
     return fake
@@ -189,6 +189,15 @@ def test_a_gpu_cluster_needs_a_cpu_for_each_process_too(parse, fake_ray):
     fake_ray.shutdown.assert_called_once()
     fake_ray.resources = {"CPU": 2.0, "GPU": 2.0}
     cluster.connect(parse(), "cuda")
+
+
+def test_a_busy_cluster_is_waited_for_with_a_word(parse, fake_ray, capsys):
+    fake_ray.resources = {"CPU": 2.0, "GPU": 2.0}
+    cluster.connect(parse(), "cuda")
+    assert "Waiting" not in capsys.readouterr().out
+    fake_ray.available_resources = lambda: {"CPU": 2.0}
+    cluster.connect(parse(), "cuda")
+    assert "Waiting for GPUs: the command asks for 2, and 0 of the cluster's are free now" in capsys.readouterr().out
 
 
 def test_a_local_cpu_cluster_has_a_cpu_for_each_process(parse, fake_ray, monkeypatch):

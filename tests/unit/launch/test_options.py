@@ -347,3 +347,15 @@ def test_penalties_that_openrlhf_would_refuse_after_the_first_rollout(parse):
         parse(reward__overlong_buffer_len=5000, rollout__max_new_tokens=64)
     with pytest.raises(UsageError, match="stop_properly_penalty_coef 2.0"):
         parse(reward__stop_properly_penalty_coef=2.0)
+
+
+def test_optimizer_states_sleep_only_where_they_are_partitioned(parse):
+    with pytest.raises(UsageError, match="--ds.enable_sleep needs --ds.zero_stage 1 or more"):
+        parse(ds__enable_sleep=True, ds__zero_stage=0)
+    parse(ds__enable_sleep=True, ds__zero_stage=1)
+
+
+def test_the_engines_get_a_whole_batch(parse):
+    with pytest.raises(UsageError, match="vllm_generate_batch_size 1 needs --rpo.enable false"):
+        parse(rollout__vllm_generate_batch_size=1)
+    parse(rollout__vllm_generate_batch_size=1, rpo__enable="false")

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig, AutoTokenizer
 
 from lab.testbed import model_dir
 from openrlhf_rpo.cache.errors import CacheMismatch
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.launch.preflight import _check_vocabulary
 from openrlhf_rpo.rollout.questions import load_questions
 from openrlhf_rpo.run.files import cache_copy_path, cache_url, fingerprints
 from openrlhf_rpo.upstream import get_tokenizer
@@ -395,3 +397,13 @@ def test_a_wrong_option_is_said_without_loading_torch(argv):
     result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=env)
     assert result.stdout.split() == ["1", "[]"]
     assert result.stderr == "error: --rpo.update.epsilon 7.0: at least 0 and at most 1\n"
+
+
+def test_an_added_token_counts_where_a_prompt_or_answer_can_hold_it():
+    """Gemma 3's 1B has a token for images, and no row for it."""
+    tokenizer, config = AutoTokenizer.from_pretrained(model_dir("main")), AutoConfig.from_pretrained(model_dir("main"))
+    tokenizer.add_tokens(["<image>"])
+    _check_vocabulary("m", tokenizer, config)
+    tokenizer.chat_template = "{{ '<image>' }}"
+    with pytest.raises(UsageError, match="the tokenizer is of another model"):
+        _check_vocabulary("m", tokenizer, config)

@@ -36,9 +36,32 @@ def test_a_critic_of_another_size_gets_even_batches_too(parse):
     critic = {"algo__advantage__estimator": "gae", "critic__model_name_or_path": "model", "actor__num_gpus_per_node": 1}
     shape = {"rollout__batch_size": 6, "rollout__n_samples_per_prompt": 4, "train__batch_size": 24}
     sizes = {"rollout__micro_batch_size": 8, "train__micro_batch_size": 4}
+    whole = {"rpo__shared_prefix": "off"}
     with pytest.raises(UsageError, match="24 samples are not a multiple of --rollout.micro_batch_size 8 x 2 critic"):
-        parse(**critic, **shape, **sizes, critic__num_gpus_per_node=2)
+        parse(**critic, **shape, **sizes, **whole, critic__num_gpus_per_node=2)
     parse(**critic, **shape, **sizes, critic__num_gpus_per_node=1)
+
+
+@pytest.mark.parametrize(
+    ("actors", "critics", "fit"), [(3, 2, False), (4, 6, False), (2, 4, False), (4, 2, True), (3, 3, True)]
+)
+def test_where_groups_are_dealt_one_by_one_the_critics_divide_the_actors(parse, actors, critics, fit):
+    """3 actors would give 2 critics 50 and 46 of 96 samples, and 4 would leave the last of 6 without any."""
+    sizes = {"rollout__batch_size": 16, "rollout__n_samples_per_prompt": 6, "train__batch_size": 96}
+    micro = {"rollout__micro_batch_size": 6, "train__micro_batch_size": 2, "algo__advantage__estimator": "gae"}
+    changes = {**sizes, **micro, "actor__num_gpus_per_node": actors, "critic__num_gpus_per_node": critics}
+    if fit:
+        parse(**changes)
+        return
+    with pytest.raises(UsageError, match=f"makes {critics} critic processes, which must divide the actor's, {actors} "):
+        parse(**changes)
+
+
+def test_deepspeed_wants_the_training_batch_to_divide_among_those_that_only_run_forward(parse):
+    shape = {"algo__kl__init_coef": 0.01, "actor__num_gpus_per_node": 4, "rollout__micro_batch_size": 2}
+    with pytest.raises(UsageError, match="a multiple of --train.micro_batch_size 4 x 3 also for a model"):
+        parse(**shape, train__micro_batch_size=4, ref__num_gpus_per_node=3)
+    parse(**shape, train__micro_batch_size=4, ref__num_gpus_per_node=2)
 
 
 @pytest.mark.parametrize(
@@ -57,14 +80,10 @@ def test_every_process_of_a_model_has_its_place_and_its_batch(parse, changes, re
 
 def test_no_process_that_runs_forward_is_left_without_a_batch(parse):
     """6 batches for 4 processes are dealt as 2, 2, 2 and none."""
-    shape = {"algo__kl__init_coef": 0.01, "rollout__micro_batch_size": 6}
+    shape = {"algo__kl__init_coef": 0.01, "rollout__micro_batch_size": 6, "train__micro_batch_size": 2}
     with pytest.raises(UsageError, match="make 6 batches of --rollout.micro_batch_size 6, dealt 2 at a time: each"):
         parse(**shape, ref__num_gpus_per_node=4)
-    parse(**shape, ref__num_gpus_per_node=3)
-    two = {"algo__kl__init_coef": 0.01, "rollout__micro_batch_size": 10, "actor__num_gpus_per_node": 2}
-    with pytest.raises(UsageError, match="make 4 batches .* dealt 2 at a time"):  # 10 and 6 for each actor
-        parse(**two, ref__num_gpus_per_node=3)
-    parse(**two, ref__num_gpus_per_node=4)
+    parse(**shape, ref__num_gpus_per_node=2)
 
 
 def test_with_dynamic_micro_batches_the_processes_that_run_forward_divide_the_actors(parse):
@@ -95,6 +114,7 @@ def test_groups_that_share_devices_must_fit_each_other(parse, changes, reason):
 
 def test_a_critic_that_shares_with_the_reward_model_must_be_of_its_size(parse):
     changes = {"train__colocate_critic_reward": True, "algo__advantage__estimator": "gae", "critic__num_gpus_per_node": 2}
+    changes["actor__num_gpus_per_node"] = 2
     with pytest.raises(UsageError, match="--critic.num_gpus_per_node 2 must be those of --reward"):
         parse(**changes)
     parse(**changes, reward__num_gpus_per_node=2)

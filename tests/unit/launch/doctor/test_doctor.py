@@ -108,9 +108,27 @@ def test_an_engine_that_shares_the_policys_device_must_sleep_or_leave_it_room(pa
     args = parse(**changes | ({"vllm__enable_sleep": True} if sleeps else {}))
     monkeypatch.setattr(training, "device_memory", lambda: 80 * GIB)
     shape = ModelShape(1_500_000_000, 28, 1536, 2, 128, 151_936)
-    policy, _ = training.memory_needed(shape, args, "cuda")
+    policy, _ = training.memory_needed(shape, args, "cuda", {})
     assert policy.level == (PASS if sleeps else WARN)
     assert ("keeps 76.0 GiB of it" in policy.message) == ("--vllm.enable_sleep" in policy.remedy) == (not sleeps)
+
+
+def test_an_engine_that_wakes_must_find_room_beside_what_stays(parse, monkeypatch):
+    """80 GiB: 2.8 of weights, 5.6 of gradients and an average's 5.6, 33.5 of optimizer; and an engine's 40."""
+    asked = {"train__colocate_all": True, "vllm__num_engines": 1, "vllm__gpu_memory_utilization": 0.5}
+    asked |= {"vllm__enable_sleep": True, "train__enable_ema": True}
+    monkeypatch.setattr(training, "device_memory", lambda: 80 * GIB)
+    shape = ModelShape(3_000_000_000, 28, 1536, 2, 128, 151_936)
+    _, engine = training.memory_needed(shape, parse(**asked), "cuda", {})
+    assert engine.level == WARN and "an engine that is awake takes 40.0 GiB" in engine.message
+    assert engine.remedy.startswith("add --ds.enable_sleep, lower --vllm.gpu_memory_utilization (to 0.")
+    _, engine = training.memory_needed(shape, parse(**asked, ds__enable_sleep=True), "cuda", {})
+    assert engine.level == PASS
+
+
+def test_an_option_that_deepspeed_ignores_is_said(doctor):
+    document = doctor(ref__offload=True)
+    assert "--ref.offload does nothing below --ds.zero_stage 3" in found(document, "options", WARN)
 
 
 @pytest.mark.parametrize("option", ["ckpt__path", "ckpt__output_dir", "logger__tensorboard_dir"])

@@ -40,6 +40,32 @@ def test_weights_gradients_and_optimizer_follow_the_stage(args):
         assert terms["optimizer"] == 12 * n // optimizer
 
 
+def test_what_shares_the_device_is_counted(args):
+    """Below stage 3 DeepSpeed moves no frozen model to main memory."""
+    n, others = QWEN_1_5B.parameters, {"reference": 100, "reward model": 200, "critic": 300}
+    found = bytes_of(memory.beside_terms(QWEN_1_5B, others, args(train__enable_ema=True, ref__offload=True)))
+    assert found["moving average"] == 4 * n
+    assert (found["weights of the reference"], found["weights of the reward model"]) == (200, 400)
+    assert found["optimizer of the critic"] == 300 * 12 // 8 and found["gradients of the critic"] == 300 * 2 // 8
+    asleep = bytes_of(memory.beside_terms(QWEN_1_5B, others, args(ds__enable_sleep=True)))
+    assert asleep["weights of the critic"] == 600 and "optimizer of the critic" not in asleep
+    stage_3 = bytes_of(memory.beside_terms(QWEN_1_5B, others, args(ds__zero_stage=3, ref__offload=True)))
+    assert stage_3["weights of the reward model"] == 400 // 8 and "weights of the reference" not in stage_3
+
+
+def test_engines_that_wake_find_the_rest_of_training_there(args):
+    options = args(ds__enable_sleep=True)
+    terms = memory.training_terms(QWEN_1_5B, options) + memory.beside_terms(QWEN_1_5B, {"reference": 100}, options)
+    assert memory.while_generating(terms, options) == 2 * QWEN_1_5B.parameters + 200
+    options = args()
+    states = 2 * QWEN_1_5B.parameters // 8 + 12 * QWEN_1_5B.parameters // 8
+    assert memory.while_generating(terms, options) == 2 * QWEN_1_5B.parameters + 200 + states
+
+
+def test_a_ring_divides_a_micro_batch(args):
+    assert memory.micro_batch_tokens(args(ds__ring_attn_size=2)) == 2048
+
+
 def test_an_optimizer_in_host_memory_takes_none_of_the_device(args):
     assert bytes_of(memory.training_terms(QWEN_1_5B, args(ds__adam_offload=True)))["optimizer"] == 0
 

@@ -10,7 +10,7 @@ from lab.scale import plan
 from openrlhf_rpo.algo.methods import RPO, Off, Paper, Verify
 from openrlhf_rpo.launch.doctor import seconds
 from openrlhf_rpo.launch.doctor.memory import ModelShape
-from openrlhf_rpo.launch.doctor.plan import _work, _written
+from openrlhf_rpo.launch.doctor.plan import _Training, _work, _written
 from openrlhf_rpo.launch.doctor.seconds import Cluster, Drafts, Rates, Work, abreast, phases
 
 ONE = Cluster(engines=1, ranks=1, imbalance=1.0)
@@ -62,8 +62,21 @@ def test_a_step_by_hand():
 def test_a_step_whose_next_batch_is_rolled_out_beside_it_takes_as_long_as_the_slower_of_the_two():
     step = work([[4, 2], [1, 1]], prefix=5)
     rates = Rates(a_pass=1, train=1)
-    assert _written(rates, ONE, 0, False, step, None).startswith("42 s (rollout 4.0, train 38.0), ")
-    assert _written(rates, ONE, 0, True, step, None).startswith("38 s (rollout 4.0, train 38.0, rollout and training side")
+    once = _Training(forwards=0, passes=1, updates=1, shares=True, ahead=False)
+    assert _written(rates, ONE, once, step, None).startswith("42 s (rollout 4.0, train 38.0), ")
+    ahead = replace(once, ahead=True)
+    assert _written(rates, ONE, ahead, step, None).startswith("38 s (rollout 4.0, train 38.0, rollout and training side")
+    whole = replace(once, shares=False, passes=2)
+    assert _written(rates, ONE, whole, step, None).startswith("140 s (rollout 4.0, train 136.0), ")  # 2 x (4 x 15 + 8)
+
+
+def test_epochs_critic_and_reward_model_are_passes_and_optimizer_steps(parse):
+    """Two batches of 16 of a step's 32 samples, three epochs; the old log-probs are needed from the second update on."""
+    made = _Training.of(parse(train__batch_size=16, train__max_epochs=3))
+    assert (made.forwards, made.passes, made.updates, made.shares) == (1, 3, 6, True)
+    critic = {"algo__advantage__estimator": "gae", "train__colocate_all": True, "critic__num_gpus_per_node": 1}
+    made = _Training.of(parse(**critic))
+    assert (made.forwards, made.passes, made.updates) == (1, 2, 2)
 
 
 def test_what_was_read_to_verify_it_is_not_read_again():
