@@ -98,9 +98,11 @@ class PathCache(CacheHistory):
 
     def close(self) -> None:
         """Close the database; a second call does nothing."""
-        if self._inspection is not None:
-            self._inspection.close()
-        self._database.close()
+        try:
+            if self._inspection is not None:
+                self._inspection.close()
+        finally:
+            self._database.close()
 
     def wait_until_inspected(self, progress: upkeep.Progress | None = None) -> None:
         """Wait until the whole cache has been checked since opening; ``progress(rows done, rows in all)``.

@@ -11,7 +11,7 @@ from lab.testbed import model_dir
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.cli.cache import look
 from openrlhf_rpo.cli.main import main
-from openrlhf_rpo.console import visible
+from openrlhf_rpo.console import Output, visible
 from openrlhf_rpo.exchange.text import load_tokenizer
 from openrlhf_rpo.run.files import tokenizer_fingerprint
 from openrlhf_rpo.types import UNKNOWN, CacheDecision, Part, Path, Question, StepRecord, Visit
@@ -170,6 +170,12 @@ def test_another_models_tokenizer_is_refused(cache, tmp_path):
         (model / name).write_text((model_dir("main") / name).read_text().replace('"z"', '"Z"'))
     status, _, err = cache("show", "aa01", "--tokenizer", model)
     assert status == 1 and "has another tokenizer than the cached paths" in err
+
+
+def test_names_never_command_the_terminal_either(capsys):
+    """A cache of anyone's may have any fingerprints."""
+    Output(as_json=False).pairs({"fingerprints": {"da\x1b[31mta": "x"}})
+    assert "da\\x1b[31mta x" in capsys.readouterr().out
 
 
 def test_text_never_commands_the_terminal(cache, folder):
