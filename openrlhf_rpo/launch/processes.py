@@ -22,6 +22,8 @@ def check(args: SimpleNamespace, dealt_evenly: bool) -> None:
             f"--critic.num_nodes x --critic.num_gpus_per_node makes {critics} critic processes, which must divide the "
             f"actor's, {actors} (rings and tensor parallel groups count as one), for each to get as many micro-batches",
         )
+    for name in _only_forward(args):
+        _check_batches(args, name, dealt_evenly)
 
 
 def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
@@ -34,7 +36,7 @@ def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
     actors = n_replicas(args, "actor")
     shares = actors if dealt_evenly else 1
     batches = shares * -(-(samples // shares) // micro)
-    forward = ["ref"] * (args.algo.kl.init_coef > 0) + ["reward"] * (not args.reward.remote_url)
+    forward = _only_forward(args)
     for name in ("actor", *["critic"] * (args.algo.advantage.estimator == "gae"), *forward):
         devices = n_processes(getattr(args, name))
         where = f"--{name}.num_nodes x --{name}.num_gpus_per_node is {devices}"
@@ -44,7 +46,7 @@ def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
         )
         if name not in forward:
             continue
-        processes, batch, trained = devices // together, args.train.batch_size, args.train.micro_batch_size
+        processes = devices // together
         if args.train.dynamic_batch_enable:
             need(
                 actors % processes == 0,
@@ -58,15 +60,15 @@ def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
                 f"dealt {-(-batches // processes)} at a time: each process needs one. Lower --{name}.num_gpus_per_node or "
                 "--rollout.micro_batch_size",
             )
-        need(
-            batch % (trained * processes) == 0,
-            f"{where}, and DeepSpeed needs --train.batch_size {batch} to be a multiple of --train.micro_batch_size "
-            f"{trained} x {processes} also for a model that only runs forward",
-        )
+
+
+def _only_forward(args: SimpleNamespace) -> list[str]:
+    return ["ref"] * (args.algo.kl.init_coef > 0) + ["reward"] * (not args.reward.remote_url)
 
 
 def _check_batches(args: SimpleNamespace, name: str, dealt_evenly: bool) -> None:
-    """All processes of a trained model need equally many micro-batches: the others would wait for one with fewer."""
+    """All processes of a trained model need equally many micro-batches: the others would wait for one with fewer. DeepSpeed
+    wants the training batch to divide among those of every model."""
     replicas = n_replicas(args, name)
     batch, micro, forward = args.train.batch_size, args.train.micro_batch_size, args.rollout.micro_batch_size
     samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
@@ -75,8 +77,9 @@ def _check_batches(args: SimpleNamespace, name: str, dealt_evenly: bool) -> None
         f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {replicas} "
         f"{name} processes (rings and tensor parallel groups count as one)",
     )
+    even = dealt_evenly or args.train.dynamic_batch_enable or samples % (forward * replicas) == 0
     need(
-        replicas == 1 or dealt_evenly or args.train.dynamic_batch_enable or samples % (forward * replicas) == 0,
+        replicas == 1 or even or name in _only_forward(args),
         f"a step's {samples} samples are not a multiple of --rollout.micro_batch_size {forward} x "
         f"{replicas} {name} processes: the others would wait for one that got fewer",
     )

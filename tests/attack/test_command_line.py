@@ -186,7 +186,7 @@ def test_the_reward_models_folder_is_named_by_its_option(attack, made):
         ("eval MODEL --data HELD --rpo.enable false", "--rpo.enable: leave it out; an evaluation never continues stored"),
         ("eval MODEL --data HELD --samples x", "--samples: expected a whole number of at least 1, not 'x'"),
         ("eval MODEL --data HELD --batch 0", "--batch: 0: at least 1"),
-        ("eval MODEL --data HELD --temperature nan", "--temperature nan: 0 or more"),
+        ("eval MODEL --data HELD --temperature nan", "--temperature nan: 0 to 2"),
         ("eval --data HELD", "no model given"),
         ("data HELD --out o.jsonl --sample x", "--sample: expected a whole number, not 'x'"),
         ("data HELD --out o.txt", "the name must end in .jsonl or .parquet"),

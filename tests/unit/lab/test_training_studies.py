@@ -55,7 +55,7 @@ COMMAND = [
         ("tokens", ["--lengths", "half", "--", *COMMAND], "half, factor:1/seed0: --rpo.cut.max half"),
         (
             "time",
-            ["--groups", "3", "--", *COMMAND, "--train.micro_batch_size", "16"],
+            ["--groups", "3", "--", *COMMAND, "--ref.num_gpus_per_node", "1", "--train.micro_batch_size", "16"],
             "RPO, G 3/seed0: --train.batch_size 24",
         ),
         ("time", ["--price", "-1", "--", *COMMAND], "--price is 0 or more"),

@@ -59,7 +59,7 @@ def test_where_groups_are_dealt_one_by_one_the_critics_divide_the_actors(parse, 
 
 def test_deepspeed_wants_the_training_batch_to_divide_among_those_that_only_run_forward(parse):
     shape = {"algo__kl__init_coef": 0.01, "actor__num_gpus_per_node": 4, "rollout__micro_batch_size": 2}
-    with pytest.raises(UsageError, match="a multiple of --train.micro_batch_size 4 x 3 also for a model"):
+    with pytest.raises(UsageError, match="not a multiple of --train.micro_batch_size 4 x 3 ref processes"):
         parse(**shape, train__micro_batch_size=4, ref__num_gpus_per_node=3)
     parse(**shape, train__micro_batch_size=4, ref__num_gpus_per_node=2)
 

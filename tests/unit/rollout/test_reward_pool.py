@@ -119,7 +119,7 @@ def test_no_requests_no_results(make_pool):
         ("sys.exit", "SystemExit: bye (my_reward.py, line 14)"),
         ("raise", "ValueError: no such answer (my_reward.py, line 16)"),
         ("none", "ValueError: a dict with 'rewards' is needed, not NoneType"),
-        ("nan", "ValueError: 'rewards' is nan, not a finite number"),
+        ("nan", "ValueError: 'rewards' is nan, not a finite number of float32"),
         ("two", "ValueError: 'rewards' holds 2 values for one query"),
         ("alarm", "TimeoutError: the alarm works (my_reward.py, line 33)"),
     ],
