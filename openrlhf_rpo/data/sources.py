@@ -22,13 +22,17 @@ def load(names: Sequence[str], config: str | None, split: str) -> list[Any]:
 
 def is_file(name: str) -> bool:
     """Whether ``name`` has the suffix of a file that ``load`` reads."""
-    return os.path.splitext(name)[1] in _BUILDERS
+    return _suffix(name) in _BUILDERS
 
 
 def rows(tables: Sequence[Any], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The rows of all tables, with only these columns."""
     for table in tables:
         yield from table.select_columns(list(dict.fromkeys(columns)))
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1]
 
 
 def _load(name: str, config: str | None, split: str) -> Any:
@@ -45,9 +49,9 @@ def _load_file(name: str) -> Any:
     from datasets import Features, Value, load_dataset
 
     options: dict[str, Any] = {}
-    if os.path.splitext(name)[1] == ".csv":  # as text: 007 stays 007, an empty field is not a missing number
+    if _suffix(name) == ".csv":  # as text: 007 stays 007, an empty field is not a missing number
         options = {"features": Features({c: Value("string") for c in _header(name)}), "keep_default_na": False}
-    return load_dataset(_BUILDERS[os.path.splitext(name)[1]], data_files=name, split="train", **options)
+    return load_dataset(_BUILDERS[_suffix(name)], data_files=name, split="train", **options)
 
 
 def _header(name: str) -> list[str]:

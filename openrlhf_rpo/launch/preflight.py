@@ -37,8 +37,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
         print(f"Warning: {warning}", flush=True)
     if args.eval.dataset and args.eval.steps < 0:
         print("Warning: --eval.dataset is never evaluated without --eval.steps N (every N steps)", flush=True)
-    for flag in without_effect(args):
-        print(f"Warning: {flag} does nothing below --ds.zero_stage 3, which alone moves frozen weights", flush=True)
+    for warning in without_effect(args):
+        print(f"Warning: {warning}", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
         print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
     if warning := check_labels(config, questions + held_out):
@@ -82,8 +82,9 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
 
 
 def without_effect(args: SimpleNamespace) -> list[str]:
-    """Options that DeepSpeed ignores: it moves a frozen model's weights to main memory at ZeRO stage 3 only."""
-    return [f"--{name}.offload" for name in ("ref", "reward") if getattr(args, name).offload and args.ds.zero_stage < 3]
+    """A sentence for each option that DeepSpeed ignores."""
+    ignored = [name for name in ("ref", "reward") if getattr(args, name).offload and args.ds.zero_stage < 3]
+    return [f"--{name}.offload does nothing below --ds.zero_stage 3, which alone moves frozen weights" for name in ignored]
 
 
 def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> str | None:

@@ -72,8 +72,8 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield a_step(shape, args, config, fmean(len(q.prompt_ids) for q in questions), device_name())
     for warning in filter(None, (unparsable, *warnings)):
         yield Finding(WARN, "data", warning)
-    for flag in without_effect(args):
-        yield Finding(WARN, "options", f"{flag} does nothing below --ds.zero_stage 3, which alone moves frozen weights")
+    for warning in without_effect(args):
+        yield Finding(WARN, "options", warning)
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
     if args.logger.wandb.key:

@@ -230,9 +230,9 @@ def test_a_group_whose_mean_score_is_a_limit_of_the_range_is_replaced(batches, l
     assert names(batch.kept) == [ORDER[1], second[0]] and names(batch.dropped) == [ORDER[0], second[1]]
 
 
-@pytest.mark.parametrize(("n", "asked"), [(11, 10), (200, 20)])
+@pytest.mark.parametrize(("n", "asked"), [(11, 10), (12, 12), (200, 20)])
 def test_dynamic_sampling_gives_up_at_its_limit_and_at_the_end_of_a_small_data_set(batches, n, asked):
-    """Ten batches of two questions; of 11 questions the last alone would not fill one."""
+    """Ten batches of two questions; of 11 questions the last alone would not fill one, of 12 the last two would."""
     made = batches(dynamic=True, scores=lambda name: (1.0, 1.0), questions=MANY[:n])
     with pytest.raises(Starved, match=f"{asked} of {n} questions tried, only 0 of 2 groups have samples that differ"):
         made.make(1)
