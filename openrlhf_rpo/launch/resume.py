@@ -25,7 +25,10 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
     """
     url, where = cache_url(args), cache_name(args)
     checkpoints = Checkpoints.of_run(args)
-    tag, copy = _checkpoint(args, checkpoints) if args.ckpt.load_enable else (None, None)
+    tag = checkpoints.latest() if args.ckpt.load_enable else None
+    copy = _copy_beside(args, tag)
+    if args.ckpt.load_enable and tag is None:
+        print(f"No checkpoint below --ckpt.path {args.ckpt.path}: starting from step 0", flush=True)
     if copy and PathCache.is_missing(url):
         print(f"The cache {where} is missing; restoring the copy beside the checkpoint, {copy}", flush=True)
         PathCache.restore(copy, url)
@@ -35,7 +38,8 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
         with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:  # refused while a run is alive
             checkpoints.clear_staging()
             if args.ckpt.load_enable:
-                checkpoints.settle(critic=args.algo.advantage.estimator == "gae")
+                tag = checkpoints.settle(critic=args.algo.advantage.estimator == "gae")  # newer if a run ended since
+                copy = _copy_beside(args, tag)
             check_steps(args, cache.latest_step, tag)
             if tag and copy:
                 _check_history(cache, where, tag, copy)
@@ -48,14 +52,12 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
         raise CacheCorrupt(f"{error} That copy is {copy}: it is restored once the damaged file is removed.") from error
 
 
-def _checkpoint(args: SimpleNamespace, checkpoints: Checkpoints) -> tuple[str | None, str | None]:
-    """The tag of the checkpoint that a resumed run loads, and the copy of the cache beside it; None where missing."""
-    tag = checkpoints.latest()
+def _copy_beside(args: SimpleNamespace, tag: str | None) -> str | None:
+    """The copy of the cache in checkpoint ``tag``; None where there is none."""
     if tag is None:
-        print(f"No checkpoint below --ckpt.path {args.ckpt.path}: starting from step 0", flush=True)
-        return None, None
+        return None
     copy = cache_copy_path(args, tag)
-    return tag, copy if os.path.exists(copy) else None
+    return copy if os.path.exists(copy) else None
 
 
 def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
