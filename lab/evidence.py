@@ -227,17 +227,19 @@ def _spread(values: Sequence[float]) -> list[float]:
 
 
 def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
-    """Differences in accuracy and the ratio of tokens, over the seeds that both have; at every budget between the first
-    evaluation and the end of all of them. Empty without such a seed."""
+    """Differences in accuracy and the ratios of tokens and (where nothing else ran) of seconds, over the seeds that both
+    have; at every budget between the first evaluation and the end of all of them. Empty without such a seed."""
     pairs = [(one["by_seed"][seed], base["by_seed"][seed]) for seed in one["by_seed"] if seed in base["by_seed"]]
     if not pairs:
         return {}
     evaluated = max(first_of(run["curve"]) for pair in pairs for run in pair)
     spent = min(run["curve"][-1][0] for pair in pairs for run in pair)
+    timed = [pair for pair in pairs if all(run["quiet"] for run in pair)]
     found = {
         **({"averaged": [ours["accuracy"] - theirs["accuracy"] for ours, theirs in pairs]} if averaged else {}),
         "policy": [ours["curve"][-1][1] - theirs["curve"][-1][1] for ours, theirs in pairs],
         "tokens": [ours["tokens"] / theirs["tokens"] for ours, theirs in pairs],
+        **({"seconds": [ours["seconds"] / theirs["seconds"] for ours, theirs in timed]} if timed else {}),
         **{
             f"at {budget // 1000}k": [at(ours["curve"], budget) - at(theirs["curve"], budget) for ours, theirs in pairs]
             for budget in frontier.BUDGETS
@@ -322,8 +324,8 @@ def _results(found: Mapping[str, Any]) -> list[str]:
         names = list(dict.fromkeys(figure for one in against.values() for figure in one))
         form = "{:.3f} ({:.3f} to {:.3f})"
         rows = [[name, *(_cell(one.get(figure), form) for figure in names)] for name, one in against.items()]
-        words = f"Against `{found['baseline']}`, the best arm on full answers: differences in accuracy (tokens: the ratio)"
-        lines += [f"{words}, mean (95 % interval; below five seeds: smallest to largest).", ""]
+        words = "differences in accuracy, ratios of tokens and seconds, mean (95 % interval; below five seeds: the range)"
+        lines += [f"Against `{found['baseline']}`, the best arm on full answers: {words}.", ""]
         lines += [*table(["arm", *names], rows), ""]
     return lines
 

@@ -71,6 +71,8 @@ CONFIGURATIONS = {
     },
     # Several paths per question, each scored by the engine before it is cut.
     "verify": {"rpo.method": "verify", "rpo.replay.share": 0.5},
+    # Two optimizer steps a batch, in an order that the seed draws, with old log-probs of their own.
+    "updates": {"rpo.method": "verify", "train.batch_size": 8, "train.micro_batch_size": 4, "rpo.replay.share": 0.5},
     # State that OpenRLHF's checkpoints omit or store separately: moving average, critic, adaptive KL coefficient.
     "critic": {
         "algo.advantage.estimator": "gae",

@@ -97,6 +97,7 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
         "averaged": [0.25, 0.25, 0.25],
         "policy": [0.25, 0.25, 0.25],
         "tokens": [0.5, 0.5, 0.5],
+        "seconds": [1.0, 1.0, 1.0],  # of the same pair
         # At 20k verify is at its end (0.75, 1), raft at its first evaluation; before that nothing was measured.
         "at 20k": [0.5625, 0.5, 0.625],
     }
