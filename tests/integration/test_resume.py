@@ -42,9 +42,9 @@ def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted
 @pytest.mark.release
 def test_groups_that_wait_and_what_was_learned_of_the_questions_are_those_of_the_checkpoint(tmp_path, same_options) -> None:
     """A run with dynamic sampling, --rpo.select signal and --rpo.tail, and the same again from its checkpoint of step 2,
-    with the cache of step 4 beside it, as if it had been killed before the second checkpoint. It has two updates a step."""
+    with the cache of step 4 beside it, as if it had been killed before the second checkpoint."""
     asked = {"rpo__select": "signal", "rpo__tail": 0.6, "algo__dynamic_filtering_enable": True}
-    options = {**same_options, **asked, "rpo__method": "off", "train__batch_size": 8, "eval__steps": -1}
+    options = {**same_options, **asked, "rpo__method": "off", "eval__steps": -1}
     whole = run_training(tmp_path / "whole", 2, **options)
     assert whole.status == 0, whole.output[-3000:]
     killed = tmp_path / "killed"
