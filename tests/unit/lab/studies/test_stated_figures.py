@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 import pytest
 
@@ -39,45 +39,47 @@ def test_the_steps_of_the_shortest_cut_have_at_least_as_many_groups_without_vari
 ARMS = {"full answers (`off`)": "raft", "`rpo`": "rpo_raft", "`verify`": "verify_raft"}
 
 
-SMALL_STEPS, AGAIN = "2026-11-26-evidence-small-steps", "2026-11-27-evidence-again"
+UPDATES, PASSES = "2026-11-27-evidence-updates", "2026-11-27-evidence-passes"
+GROUPS = "2026-11-25-evidence-groups"
 REPORTS = {
-    "8 or 16 questions, one answer each": (SMALL_STEPS, ("raft", "rpo", "verify")),
-    "the same with eight fresh seeds": (AGAIN, ("raft", "verify")),
+    "32 questions, one answer each, 8 updates": (UPDATES, ("raft", "rpo", "verify")),
+    "the same in two passes": (PASSES, ("raft",)),
+    "8 or 16 questions, one answer each": ("2026-11-26-evidence-small-steps", ("raft", "rpo", "verify")),
+    "the same with eight fresh seeds": ("2026-11-27-evidence-again", ("raft", "verify")),
     "32 questions, one answer each": ("2026-11-25-evidence", ("raft", "rpo", "verify")),
-    "8 questions, groups of four": ("2026-11-25-evidence-groups", ("raft", "rpo", "verify")),
+    "8 questions, groups of four": (GROUPS, ("raft", "rpo", "verify")),
     "8 questions, one answer each, level main": ("2026-11-26-evidence-main", ("raft", "rpo", "verify")),
 }
-ROW = r"\| (\S+ / \S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
+ROW = r"\| (\S+(?: / \S+){3}) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
 """Accuracy on the way and at the end, thousands of generated tokens, learning rate."""
 
 
 def rows(page: str, first: str, *others: str) -> list[tuple[str, str, str, str]]:
     """The rows that begin so, one below the other."""
     pattern = "".join(rf"\| {re.escape(name)} {ROW}" for name in (first, *others))
-    [found] = re.findall(rf"^{pattern}", (ROOT / page).read_text(), re.MULTILINE)
-    return [found[at : at + 4] for at in range(0, len(found), 4)]
+    [found] = re.finditer(rf"^{pattern}", (ROOT / page).read_text(), re.MULTILINE)
+    return [found.groups()[at : at + 4] for at in range(0, len(found.groups()), 4)]
 
 
-def arm_of(report: str, name: str) -> tuple[dict, dict]:
+def level_of(report: str) -> dict:
     [level] = result(report)["levels"].values()
-    return level, level["arms"][name]
+    return level
 
 
-def cells(arms: Sequence[dict]) -> tuple[str, str, int]:
-    """What a page says of the runs of these reports of an arm; "-" where not all of them were measured."""
-    runs = [run for arm in arms for run in arm["runs"].values()]
-    on_the_way = [[at_tokens(run["curve"], budget) for run in runs] for budget in (30_000, 50_000, 75_000)]
-    ends = [run["curve"][-1][1] for run in runs]
+def cells(arm: dict) -> tuple[str, str, int]:
+    """What a page says of an arm; "-" where not all of its runs were measured."""
+    runs = arm["runs"].values()
+    on_the_way = [[at_tokens(run["curve"], budget) for run in runs] for budget in (20_000, 30_000, 50_000, 75_000)]
     return (
         " / ".join("-" if None in values else f"{fmean(values):.2f}" for values in on_the_way),
-        "{:.2f} ± {:.2f}".format(*(arms[0]["policy"] if len(arms) == 1 else (fmean(ends), stdev(ends)))),
+        "{:.2f} ± {:.2f}".format(*arm["policy"]),
         round(fmean(run["tokens"] for run in runs) / 1000),
     )
 
 
 def compare(level: dict, name: str, shown: Sequence[str]) -> None:
     arm, (on_the_way, end, tokens, lr) = level["arms"][name], shown
-    assert (on_the_way, end, int(tokens)) == cells([arm]) and len(arm["runs"]) == 8
+    assert (on_the_way, end, int(tokens)) == cells(arm) and len(arm["runs"]) == 8
     assert not lr or level["chosen"][NAMES[name]].endswith(f"-lr{float(lr):g}")
 
 
@@ -87,23 +89,23 @@ SHOWN = {"raft": "full answers (`off`)", "rpo": "`rpo`", "verify": "`verify`"}
 @pytest.mark.parametrize("shape", REPORTS)
 def test_the_rows_of_arms_that_are_tuned_alike_are_those_of_the_report(shape):
     report, (_, *others) = REPORTS[shape]
-    [level] = result(report)["levels"].values()
     shown = rows("docs/methods.md", f"{shape}: full answers (`off`)", *(SHOWN[name] for name in others))
     for name, cells_shown in zip(("raft", *others), shown, strict=True):
-        compare(level, name, cells_shown)
+        compare(level_of(report), name, cells_shown)
 
 
-def test_the_rows_of_the_readme_are_those_of_both_reports():
-    groups = rows("README.md", "8 questions, groups of four, eight seeds: full answers (`off`)", "`rpo`", "`verify`")
-    for name, shown in zip(("raft", "rpo", "verify"), groups, strict=True):
-        compare(arm_of("2026-11-25-evidence-groups", name)[0], name, shown)
-    first = "8 or 16 questions, one answer each, sixteen seeds: full answers (`off`)"
-    small = rows("README.md", first, "`verify`", "`rpo`, eight of them")
-    for name, reports, shown in zip(
-        ("raft", "verify", "rpo"), ([SMALL_STEPS, AGAIN],) * 2 + ([SMALL_STEPS],), small, strict=True
-    ):
-        on_the_way, end, tokens, _ = shown
-        assert (on_the_way, end, int(tokens)) == cells([arm_of(report, name)[1] for report in reports])
+@pytest.mark.parametrize(
+    ("shape", "report", "others"),
+    [
+        ("32 questions, one answer each, 16 updates in two passes", PASSES, ()),
+        ("8 updates in one pass", UPDATES, ("verify", "rpo")),
+        ("8 questions, groups of four, one update", GROUPS, ("verify", "rpo")),
+    ],
+)
+def test_the_rows_of_the_readme_are_those_of_the_reports(shape, report, others):
+    shown = rows("README.md", f"{shape}: full answers (`off`)", *(SHOWN[name] for name in others))
+    for name, cells_shown in zip(("raft", *others), shown, strict=True):
+        compare(level_of(report), name, cells_shown)
 
 
 PRETRAINED = {
@@ -118,8 +120,7 @@ PRETRAINED = {
 @pytest.mark.parametrize("report", PRETRAINED)
 def test_the_rows_of_the_pretrained_model_are_those_of_the_report(report):
     page = (ROOT / "docs" / "methods.md").read_text().split("| SmolLM2-135M | halfway")[1].split("\n\n")[0]
-    [level] = result(report)["levels"].values()
-    for name, arm in level["arms"].items():
+    for name, arm in level_of(report)["arms"].items():
         half = [run["curve"][1] for run in arm["runs"].values()]
         accuracy, so_far = fmean(a for _, a in half), fmean(tokens for tokens, _ in half) / 1000
         end, tokens = "{:.2f} ± {:.2f}".format(*arm["policy"]), arm["tokens"][0] / 1000
@@ -151,18 +152,3 @@ def test_the_table_of_asynchronous_runs_is_that_of_the_report():
         if one["seeds"] == [0, 1, 2, 3, 4]
     }
     assert shown == found and len(found) == 6
-
-
-def test_the_table_of_what_is_reused_is_that_of_the_report():
-    levels = result("2026-11-23-what-is-reused")["levels"]
-    page = (ROOT / "docs" / "methods.md").read_text().split("**What is reused, everything else alike.**")[1]
-    row = r"^\| (?:(main|hard) level: )?([^|]*) \| (\S+ / \S+) \| (\S+ ± \S+) \| (\d+)k \| (\d+) \|$"
-    rows = re.findall(row, page, re.MULTILINE)
-    assert len(rows) == 6
-    level = None
-    for named, arm, on_the_way, end, tokens, seconds in rows:
-        level = named or level
-        found = levels[level][ARMS[arm]]
-        assert on_the_way == " / ".join(f"{found['at_tokens'][str(budget)][0]:.2f}" for budget in (20_000, 30_000))
-        assert end == f"{found['accuracy']:.2f} ± {found['accuracy_sd']:.2f}"
-        assert (int(tokens), int(seconds)) == (round(found["generated_tokens"] / 1000), round(found["seconds"]))
