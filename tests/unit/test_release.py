@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import zipfile
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -204,8 +203,7 @@ def test_the_wheel_has_every_module_and_migration_and_nothing_else(built):
 
 def test_the_source_archive_builds_the_same_wheel(built, tmp_path):
     wheel, archive = built
-    with tarfile.open(archive) as file:
-        file.extractall(tmp_path, filter="data")
+    run(["tar", "-xf", archive, "-C", tmp_path], tmp_path)  # before 3.11.4 tarfile has no filter
     [source] = tmp_path.iterdir()
     run([sys.executable, "-c", BUILD, "build_wheel", tmp_path], source)
     [again] = tmp_path.glob("*.whl")
