@@ -57,8 +57,8 @@ ROW = r"\| (\S+(?: / \S+){3}) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
 def rows(page: str, first: str, *others: str) -> list[tuple[str, str, str, str]]:
     """The rows that begin so, one below the other."""
     pattern = "".join(rf"\| {re.escape(name)} {ROW}" for name in (first, *others))
-    [found] = re.finditer(rf"^{pattern}", (ROOT / page).read_text(), re.MULTILINE)
-    return [found.groups()[at : at + 4] for at in range(0, len(found.groups()), 4)]
+    [found] = re.findall(rf"^{pattern}", (ROOT / page).read_text(), re.MULTILINE)
+    return [found[at : at + 4] for at in range(0, len(found), 4)]
 
 
 def level_of(report: str) -> dict:
