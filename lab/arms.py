@@ -14,6 +14,7 @@ BRIEFLY = {"train.enable_ema": True, "train.ema_beta": 0.7}  # over about three 
 REINFORCE = {"algo.advantage.estimator": "reinforce"}  # over the frontier's group_norm
 RAFT = {"rpo.preset": "raft", **REINFORCE}
 PASSES = "train.max_epochs"  # how often a step trains on its batch
+BATCH = "train.batch_size"  # samples of an update
 METHODS = Path(__file__).resolve().parents[1] / "examples" / "methods"
 
 
@@ -29,10 +30,15 @@ class Arm:
     options: Mapping[str, object] = field(default_factory=dict)
 
     @property
+    def shape(self) -> str:
+        """Questions x samples of a step, and how many of them are trained on at a time where a step has several updates."""
+        return f"{self.questions}x{self.samples}" + (f"by{self.options[BATCH]}" if BATCH in self.options else "")
+
+    @property
     def label(self) -> str:
         """The name with shape, passes over a batch and learning rate, for folders and tables."""
         passes = f"-{self.options[PASSES]}passes" if PASSES in self.options else ""
-        return f"{self.name}-{self.questions}x{self.samples}{passes}-lr{self.lr:g}"
+        return f"{self.name}-{self.shape}{passes}-lr{self.lr:g}"
 
     def named(self, name: str, options: Mapping[str, object]) -> "Arm":
         """A copy with another name and more options."""

@@ -6,10 +6,10 @@ report that follows from what another one showed). Every run is one of the front
 (``lab/frontier.py``): the real command, arms alternating seed by seed, the same number of samples: ``--steps`` counts steps
 of 32, and there are as many more where they are smaller.
 
-1. Tuning: every arm is trained with the same learning rates, batch shapes, passes over a batch, and seeds. The cell with
-   the highest validation accuracy is chosen: the mean over the seeds and over the evaluations of the second half of a run,
-   of the policy (half as many as in a run of the report). With ``--tune-on``, what one level chose holds for all. With one
-   of each, or with ``--cells``, nothing is tuned.
+1. Tuning: every arm is trained with the same learning rates, batch shapes (questions, samples of each, and how many of them
+   an update trains on), passes over a batch, and seeds. The cell with the highest validation accuracy is chosen: the mean
+   over the seeds and over the evaluations of the second half of a run, of the policy (half as many as in a run of the
+   report). With ``--tune-on``, what one level chose holds for all. With one of each, or with ``--cells``, nothing is tuned.
 2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
    the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight; ``--samples 1 0``
    leaves them out). Arms that reuse answers generate less a step: ``--reuse-steps`` gives them more steps.
@@ -59,8 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuning-seeds", nargs="+", type=int, default=[100, 101], help="(default: %(default)s)")
     parser.add_argument("--tune", action="store_true", help="only choose, and report what was tried")
     parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
-    words = "the report's arms with cells chosen before, in place of --arms, --lr and --shape; the best comes first"
-    parser.add_argument("--cells", nargs="+", metavar="ARM=QxS@LR", default=[], help=words)
+    words = (
+        "the report's arms with cells chosen before, in place of --arms, --lr, --shape and --passes; the best comes first"
+    )
+    parser.add_argument("--cells", nargs="+", metavar="ARM=CELL@LR", default=[], help=words)
     parser.add_argument("--reuse-steps", type=int, metavar="N", help="as --steps, for the report's arms that reuse answers")
     words = f"the report's questions: set N of {TEST_SETS} (default: %(default)s)"
     parser.add_argument("--test-set", type=int, choices=range(1, TEST_SETS + 1), default=1, metavar="N", help=words)
@@ -129,10 +131,12 @@ def given(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Arm]
 
 
 def _given(text: str, args: argparse.Namespace, level: str) -> Arm:
-    found = re.fullmatch(r"(\w+)=(\w+)@(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
+    found = re.fullmatch(r"(\w+)=(\w+)(?:-(\d+)passes)?@(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
     if not found or found[1] not in NAMES:
-        raise UsageError(f"--cells {text}: ARM=QxS@LR, such as raft=32x1@2.5e-4, with an arm of {', '.join(NAMES)}")
-    (cell,) = cells(_changed(args, arms=[NAMES[found[1]]], shape=[found[2]], lr=[float(found[3])], passes=[1]), level)
+        form = "ARM=QxS@LR, such as raft=32x1@2.5e-4 or raft=32x1by4-2passes@2.5e-4"
+        raise UsageError(f"--cells {text}: {form}, with an arm of {', '.join(NAMES)}")
+    one = {"arms": [NAMES[found[1]]], "shape": [found[2]], "passes": [int(found[3] or 1)], "lr": [float(found[4])]}
+    (cell,) = cells(_changed(args, **one), level)
     return cell
 
 
@@ -319,8 +323,8 @@ def _results(found: Mapping[str, Any]) -> list[str]:
     if timed := {name: one["phases"] for name, one in found["arms"].items() if one["phases"]}:
         phases = [frontier.phases_of(name, one) for name, one in timed.items()]
         lines += ["Seconds of a step by phase (mean):", "", *phases, ""]
-    if found["baseline"]:
-        against = {name: one["against"] for name, one in found["arms"].items()}
+    others = [(name, one) for name, one in found["arms"].items() if name != found["baseline"]]
+    if against := {name: one["against"] for name, one in others if one.get("against")}:
         names = list(dict.fromkeys(figure for one in against.values() for figure in one))
         form = "{:.3f} ({:.3f} to {:.3f})"
         rows = [[name, *(_cell(one.get(figure), form) for figure in names)] for name, one in against.items()]

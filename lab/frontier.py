@@ -18,6 +18,7 @@ curve.
 import argparse
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from lab.arms import PASSES, Arm, arms
+from lab.arms import BATCH, PASSES, Arm, arms
 from lab.bench import about, header, table, write_report
 from lab.command import GRPO, option_words
 from lab.curves import at_tokens, mean_curve, spread
@@ -77,7 +78,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     """Which runs, and where they are kept; the caller sets the defaults of ``seeds``, ``questions`` and ``evaluations``."""
     parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=NAMES)
     parser.add_argument("--seeds", nargs="+", type=int, help="(default: %(default)s)")
-    parser.add_argument("--shape", nargs="+", metavar="QxS", help="questions x samples per step to try, same total")
+    words = "questions x samples per step to try, same total; by N: in updates of N samples"
+    parser.add_argument("--shape", nargs="+", metavar="QxS[byN]", help=words)
     parser.add_argument("--passes", nargs="+", type=int, default=[1], help="over a batch in training, to try (default: 1)")
     parser.add_argument("--steps", type=int, help="length of every run (default: each arm's own)")
     parser.add_argument("--questions", type=int, help="at most so many to train on (default: %(default)s)")
@@ -153,11 +155,12 @@ def varied(args: argparse.Namespace, level: str) -> list[Arm]:
     for name, lr, shape, passes in itertools.product(args.arms, args.lr or [None], args.shape or [None], args.passes):
         arm = arms(level)[name]
         if shape is not None:
-            questions, samples = _shape(shape)
+            questions, samples, batch = _shape(shape)
             if samples == 1 and "algo.advantage.estimator" not in arm.options:
                 continue  # the default, group_norm, compares the samples of a question
             steps = max(1, round(arm.steps * arm.questions * arm.samples / (questions * samples)))
             arm = replace(arm, questions=questions, samples=samples, steps=steps)
+            arm = arm.named(name, {BATCH: batch}) if batch else arm
         if passes != 1:
             arm = arm.named(name, {PASSES: passes})
         found.append(replace(arm, lr=lr or arm.lr, steps=args.steps or arm.steps))
@@ -169,11 +172,12 @@ def varied(args: argparse.Namespace, level: str) -> list[Arm]:
     return found
 
 
-def _shape(text: str) -> tuple[int, int]:
-    questions, _, samples = text.partition("x")
-    if not (questions.isdigit() and samples.isdigit()):
-        raise UsageError(f"--shape {text}: questions x samples, such as 8x4")
-    return int(questions), int(samples)
+def _shape(text: str) -> tuple[int, int, int]:
+    """Questions, samples of each, and samples of an update: 0 for all of a step."""
+    found = re.fullmatch(r"(\d+)x(\d+)(?:by(\d+))?", text)
+    if not found:
+        raise UsageError(f"--shape {text}: questions x samples, such as 8x4, or 8x4by16 in updates of 16 samples")
+    return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -191,7 +195,6 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     data = out / "data" / (f"{needed}-{args.held_out_after}" if args.held_out_after else str(needed))
     train, held_out = on.write(data, needed, args.held_out, args.held_out_after)
     size = arm.questions * arm.samples
-    micro_batch = min(MICRO_BATCH, size)
     options = {
         **on.options,
         **BASE,
@@ -202,9 +205,9 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
         "eval.steps": max(1, arm.steps // args.evaluations),
         "rollout.batch_size": arm.questions,
         "rollout.n_samples_per_prompt": arm.samples,
-        "train.batch_size": size,
-        "rollout.micro_batch_size": micro_batch,
-        "train.micro_batch_size": micro_batch,
+        BATCH: size,
+        "rollout.micro_batch_size": min(MICRO_BATCH, size),
+        "train.micro_batch_size": min(MICRO_BATCH, int(arm.options.get(BATCH, size))),
         "train.num_episodes": episodes,
         "actor.adam.lr": arm.lr,
         **{name: str(v).format(data=data) if isinstance(v, str) else v for name, v in arm.options.items()},
@@ -292,7 +295,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm) -> dict[str, Any]:
         "at_tokens": at_budget,
         "seeds": [r["seed"] for r in results],
         "lr": arm.lr,
-        "shape": f"{arm.questions}x{arm.samples}",
+        "shape": arm.shape,
         "steps": arm.steps,
         "by_seed": {
             r["seed"]: {

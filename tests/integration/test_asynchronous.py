@@ -16,15 +16,16 @@ ASYNC = {"train__async_enable": True, "rpo__drafts": "on"}
 def test_a_checkpoint_holds_the_batch_that_was_ahead_and_a_resumed_run_repeats_every_bit(tmp_path, same_options) -> None:
     """The same again from the checkpoint of step 2, with the cache of step 4 beside it, as if it had been killed there.
 
-    Only what the engines had counted of the batch that was ahead is gone.
+    Steps of two updates. Only what the engines had counted of the batch that was ahead is gone.
     """
-    whole = run_training(tmp_path / "whole", 2, **same_options, **ASYNC)
+    options = {**same_options, **ASYNC, "train__batch_size": 8}
+    whole = run_training(tmp_path / "whole", 2, **options)
     assert whole.status == 0, whole.output[-3000:]
     killed = tmp_path / "killed"
     whole.copy_checkpoints(killed)
     shutil.rmtree(killed / "checkpoints" / "_actor" / "global_step4")
     (killed / "checkpoints" / "_actor" / "latest").write_text("global_step2")
-    resumed = run_training(killed, 2, **same_options, **ASYNC, ckpt__load_enable=True)
+    resumed = run_training(killed, 2, **options, ckpt__load_enable=True)
     assert resumed.status == 0, resumed.output[-3000:]
     assert "Resumed at step 2" in resumed.output
     assert [line for line in resumed.differences(whole) if "rpo/drafts/" not in line] == []

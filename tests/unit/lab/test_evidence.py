@@ -184,19 +184,30 @@ def test_with_one_rate_and_one_shape_nothing_is_tuned(tmp_path, monkeypatch):
 
 def test_cells_that_were_chosen_before_are_reported_and_the_first_is_the_baseline(tmp_path, monkeypatch):
     calls = measured(monkeypatch, TRIED)
-    words = ("--cells", "raft=96x1@3e-5", "verify=8x4@5e-4", "grpo=24x4@1e-5")
+    words = ("--cells", "raft=96x1by8-2passes@3e-5", "verify=8x4@5e-4", "grpo=24x4@1e-5")
     found = evidence.run(arguments(tmp_path, *words))["levels"]["hard"]
     assert [call.held_out_after for call in calls] == [frontier.N_HELDOUT]  # with several rates and shapes by default
     assert found["chosen"] == {
-        "raft": "raft-96x1-lr3e-05",
+        "raft": "raft-96x1by8-2passes-lr3e-05",
         "verify_raft": "verify_raft-8x4-lr0.0005",
         "grpo_alone": "grpo_alone-24x4-lr1e-05",
     }
     assert found["baseline"] == "raft" and found["arms"]["grpo"]["against"]["policy"] == [0.375, 0.25, 0.5]
-    assert "| raft | 96x1-lr3e-05, 16 steps |" in (tmp_path / "report.md").read_text()
+    assert "| raft | 96x1by8-2passes-lr3e-05, 16 steps |" in (tmp_path / "report.md").read_text()
 
 
-@pytest.mark.parametrize("cell", ["raft", "raft=96x1", "raft=96@1e-5", "none=96x1@1e-5", "raft=96x1@fast", "grpo=96x1@1e-5"])
+def test_an_arm_is_not_compared_with_itself(tmp_path, monkeypatch):
+    measured(monkeypatch, TRIED)
+    for other in ("grpo_alone", "verify_raft"):
+        monkeypatch.delitem(FRESH, other)
+    evidence.run(arguments(tmp_path, "--cells", "raft=32x1@5e-4"))
+    page = (tmp_path / "report.md").read_text()
+    assert "| raft | 32x1-lr0.0005, 16 steps |" in page and "Against" not in page
+
+
+@pytest.mark.parametrize(
+    "cell", ["raft", "raft=96x1", "raft=96@1e-5", "raft=96x1by@1e-5", "none=96x1@1e-5", "raft=96x1@fast", "grpo=96x1@1e-5"]
+)
 def test_a_cell_that_no_arm_can_have_is_refused(tmp_path, monkeypatch, cell):
     measured(monkeypatch, TRIED)
     with pytest.raises(UsageError, match=r"raft=32x1@|questions x samples|compares samples"):
@@ -256,3 +267,16 @@ def test_a_batch_is_trained_on_as_often_as_asked(tmp_path):
     said = " ".join(twice.words)
     assert "--train.max_epochs 2" in said and "--train.max_epochs" not in " ".join(once.words)
     assert said.replace(" --train.max_epochs 2", "").replace("-2passes", "") == " ".join(once.words)
+
+
+def test_a_step_is_trained_on_in_as_many_updates_as_asked(tmp_path):
+    asked = arguments(tmp_path, "--lr", "5e-4", "--shape", "32x1", "32x1by4")
+    asked.arms, asked.questions = ["verify_raft"], 8
+    once, often = [frontier.cell(asked, "hard", arm, 1).job for arm in frontier.varied(asked, "hard")]
+    assert (once.run.name, often.run.name) == ("verify_raft-32x1-lr0.0005/seed1", "verify_raft-32x1by4-lr0.0005/seed1")
+    changed = {"--train.batch_size 32": "--train.batch_size 4", "--train.micro_batch_size 16": "--train.micro_batch_size 4"}
+    said = " ".join(once.words).replace("32x1-", "32x1by4-")
+    for before, after in changed.items():
+        assert said.count(before) == 1
+        said = said.replace(before, after)
+    assert " ".join(often.words) == said
