@@ -48,6 +48,7 @@ REPORTS = {
     "the same with eight fresh seeds": ("2026-11-27-evidence-again", ("raft", "verify")),
     "32 questions, one answer each": ("2026-11-25-evidence", ("raft", "rpo", "verify")),
     "8 questions, groups of four": (GROUPS, ("raft", "rpo", "verify")),
+    "32 questions, one answer each, level main": (UPDATES + "-main", ("raft", "rpo", "verify")),
     "8 questions, one answer each, level main": ("2026-11-26-evidence-main", ("raft", "rpo", "verify")),
 }
 ROW = r"\| (\S+(?: / \S+){3}) \| (\S+ ± \S+) \| (\d+)k \|(?: (\S+) \|)?\n"
