@@ -187,7 +187,7 @@ def _tuned(tried: Mapping[str, Any], chosen: Sequence[Arm]) -> dict[str, Any]:
 
 
 def compared(found: Mapping[str, Any], level: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
-    """The figures of every arm, and its differences from the best arm on full answers.
+    """The figures of every arm, and the others' differences from the best arm on full answers.
 
     ``found``: the frontier's figures of the level; ``level``: what tuning says of it; ``averaged``: whether the averaged
     weights were evaluated.
@@ -200,7 +200,7 @@ def compared(found: Mapping[str, Any], level: Mapping[str, Any], averaged: bool)
         "base": found["base"],
         "baseline": base and best,
         "arms": {
-            name: _summary(one, averaged) | ({"against": _against(one, base, averaged)} if base else {})
+            name: _summary(one, averaged) | ({"against": _against(one, base, averaged)} if base and name != best else {})
             for name, one in own.items()
         },
     }
@@ -323,8 +323,7 @@ def _results(found: Mapping[str, Any]) -> list[str]:
     if timed := {name: one["phases"] for name, one in found["arms"].items() if one["phases"]}:
         phases = [frontier.phases_of(name, one) for name, one in timed.items()]
         lines += ["Seconds of a step by phase (mean):", "", *phases, ""]
-    others = [(name, one) for name, one in found["arms"].items() if name != found["baseline"]]
-    if against := {name: one["against"] for name, one in others if one.get("against")}:
+    if against := {name: one["against"] for name, one in found["arms"].items() if one.get("against")}:
         names = list(dict.fromkeys(figure for one in against.values() for figure in one))
         form = "{:.3f} ({:.3f} to {:.3f})"
         rows = [[name, *(_cell(one.get(figure), form) for figure in names)] for name, one in against.items()]

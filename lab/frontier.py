@@ -174,7 +174,7 @@ def varied(args: argparse.Namespace, level: str) -> list[Arm]:
 
 def _shape(text: str) -> tuple[int, int, int]:
     """Questions, samples of each, and samples of an update: 0 for all of a step."""
-    found = re.fullmatch(r"(\d+)x(\d+)(?:by(\d+))?", text)
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)(?:by([1-9]\d*))?", text)
     if not found:
         raise UsageError(f"--shape {text}: questions x samples, such as 8x4, or 8x4by16 in updates of 16 samples")
     return int(found[1]), int(found[2]), int(found[3] or 0)

@@ -206,7 +206,17 @@ def test_an_arm_is_not_compared_with_itself(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "cell", ["raft", "raft=96x1", "raft=96@1e-5", "raft=96x1by@1e-5", "none=96x1@1e-5", "raft=96x1@fast", "grpo=96x1@1e-5"]
+    "cell",
+    [
+        "raft",
+        "raft=96x1",
+        "raft=96@1e-5",
+        "raft=96x1by@1e-5",
+        "raft=96x1by0@1e-5",
+        "none=96x1@1e-5",
+        "raft=96x1@fast",
+        "grpo=96x1@1e-5",
+    ],
 )
 def test_a_cell_that_no_arm_can_have_is_refused(tmp_path, monkeypatch, cell):
     measured(monkeypatch, TRIED)
