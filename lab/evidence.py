@@ -1,8 +1,8 @@
 """Full answers against reused ones, every arm tuned alike: the accuracy that generated tokens buy.
 
-Three sets of questions, of a level of the testbed or of a family (``lab/real``): those to train on, 128 held-out ones for
-every choice (validation), and 128 others that only the report sees (test; ``--test-set 2`` takes the 128 after those, for a
-report that follows from what another one showed). Every run is one of the frontier's
+Three sets of questions, of a level of the testbed (``lab/real/bench.py``: of a family): those to train on, 128 held-out ones
+for every choice (validation), and 128 others that only the report sees (test; ``--test-set 2`` takes the 128 after those,
+for a report that follows from what another one showed). Every run is one of the frontier's
 (``lab/frontier.py``): the real command, arms alternating seed by seed, the same number of samples: ``--steps`` counts steps
 of 32, and there are as many more where they are smaller.
 
@@ -25,19 +25,20 @@ Budgets and accuracies that a run passes before its first evaluation, or does no
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
-from lab import frontier, tasks
+from lab import frontier
 from lab.arms import Arm
 from lab.bench import about, header, table, write_report
 from lab.curves import Curve, cost_to, first_of, mean_curve, spread
 from lab.plot import save_plot
 from lab.real.families import STRETCH
+from lab.testbed import LEVELS
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.evaluation.bootstrap import Interval, interval
 from openrlhf_rpo.reports.comparison import at
@@ -53,12 +54,12 @@ TEST_SETS = STRETCH["train"] // frontier.N_HELDOUT - 1
 ACCURACIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, out: str = "runs/evidence", levels: Collection[str] = LEVELS) -> None:
     parser.add_argument("--arms", nargs="+", default=["grpo", "raft", "rpo", "verify"], choices=list(NAMES))
     parser.add_argument("--lr", nargs="+", type=float, help="learning rates to choose from (default: %(default)s)")
     parser.add_argument("--tuning-seeds", nargs="+", type=int, default=[100, 101], help="(default: %(default)s)")
     parser.add_argument("--tune", action="store_true", help="only choose, and report what was tried")
-    parser.add_argument("--tune-on", choices=tasks.NAMES, help="choose on this level for all (default: on each its own)")
+    parser.add_argument("--tune-on", choices=levels, help="choose on this level for all (default: on each its own)")
     words = (
         "the report's arms with cells chosen before, in place of --arms, --lr, --shape and --passes; the best comes first"
     )
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reuse-steps", type=int, metavar="N", help="as --steps, for the report's arms that reuse answers")
     words = f"the report's questions: set N of {TEST_SETS} (default: %(default)s)"
     parser.add_argument("--test-set", type=int, choices=range(1, TEST_SETS + 1), default=1, metavar="N", help=words)
-    frontier.add_run_arguments(parser, "runs/evidence")
+    frontier.add_run_arguments(parser, out, levels)
     parser.set_defaults(seeds=list(range(900, 908)), questions=512, evaluations=8, samples=[1, 8], steps=16)
     parser.set_defaults(lr=[2.5e-4, 5e-4, 1e-3], shape=["8x4", "32x1"])
 

@@ -21,7 +21,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -34,7 +34,8 @@ from lab.curves import at_tokens, mean_curve, spread
 from lab.figures import RunFigures, read_run
 from lab.plot import save_plot
 from lab.runs import Run, Variant, finished, record_of, words_of
-from lab.tasks import NAMES, Task, task
+from lab.tasks import Task, task
+from lab.testbed import LEVELS
 from lab.training import Job, in_turn, to_train
 from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.run.files import contents_of
@@ -74,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(seeds=[0, 1, 2], questions=128, evaluations=8)
 
 
-def add_run_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+def add_run_arguments(parser: argparse.ArgumentParser, out: str, levels: Collection[str] = LEVELS) -> None:
     """Which runs, and where they are kept; the caller sets the defaults of ``seeds``, ``questions`` and ``evaluations``."""
-    parser.add_argument("--levels", nargs="+", default=["main", "hard"], choices=NAMES)
+    parser.add_argument("--levels", nargs="+", default=list(levels), choices=levels)
     parser.add_argument("--seeds", nargs="+", type=int, help="(default: %(default)s)")
     words = "questions x samples per step to try, same total; by N: in updates of N samples"
     parser.add_argument("--shape", nargs="+", metavar="QxS[byN]", help=words)

@@ -26,7 +26,6 @@ CHAT = {
     "train.colocate_all": True,
 }
 """Options of training and evaluation on the families; one GPU is enough."""
-NAMES = [*LEVELS, *FAMILIES]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ them, each with runs of its own; nothing was ever chosen on products.
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
 
 from lab import evidence
@@ -22,9 +21,9 @@ TUNED_ON = "leg_counting"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    evidence.add_arguments(parser)
-    parser.set_defaults(levels=list(FAMILIES), tune_on=TUNED_ON, lr=[1e-5, 3e-5, 1e-4], steps=32, samples=[2, 0])
-    parser.set_defaults(out=Path("runs/real"), seeds=[900, 901, 902], tuning_seeds=[100], questions=1024)
+    evidence.add_arguments(parser, "runs/real", FAMILIES)
+    parser.set_defaults(tune_on=TUNED_ON, lr=[1e-5, 3e-5, 1e-4], steps=32, samples=[2, 0])
+    parser.set_defaults(seeds=[900, 901, 902], tuning_seeds=[100], questions=1024)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

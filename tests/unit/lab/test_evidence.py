@@ -9,7 +9,8 @@ from unit.lab.studies.made import made_figures
 from lab import evidence, frontier
 from lab.arms import arms
 from lab.curves import cost_to
-from lab.real.families import STRETCH
+from lab.real import bench as real
+from lab.real.families import FAMILIES, STRETCH
 from openrlhf_rpo.errors import UsageError
 
 ABOUT = {"date": "2026-01-01", "command": "c", "versions": {}}
@@ -248,6 +249,14 @@ def test_what_was_chosen_on_one_level_is_reported_on_another(tmp_path, monkeypat
     assert found["main"]["chosen"]["verify_raft"] == "verify_raft-8x4-lr0.0005" and found["main"]["baseline"] == "raft"
     assert found["main"]["base"] == 0.5  # the level's own
     assert list(found) == ["main"] and len(calls) == 2
+
+
+def test_a_family_is_measured_by_the_benchmark_that_makes_its_model(tmp_path):
+    with pytest.raises(SystemExit):
+        arguments(tmp_path, "--levels", "products")
+    parser = argparse.ArgumentParser()
+    real.add_arguments(parser)
+    assert parser.parse_args([]).levels == list(FAMILIES)
 
 
 def test_only_arms_that_reuse_answers_are_lengthened():
