@@ -90,7 +90,7 @@ SHOWN = {"raft": "full answers (`off`)", "rpo": "`rpo`", "verify": "`verify`"}
 @pytest.mark.parametrize("shape", REPORTS)
 def test_the_rows_of_arms_that_are_tuned_alike_are_those_of_the_report(shape):
     report, (_, *others) = REPORTS[shape]
-    shown = rows("docs/methods.md", f"{shape}: full answers (`off`)", *(SHOWN[name] for name in others))
+    shown = rows("docs/evidence.md", f"{shape}: full answers (`off`)", *(SHOWN[name] for name in others))
     for name, cells_shown in zip(("raft", *others), shown, strict=True):
         compare(level_of(report), name, cells_shown)
 
@@ -120,7 +120,7 @@ PRETRAINED = {
 
 @pytest.mark.parametrize("report", PRETRAINED)
 def test_the_rows_of_the_pretrained_model_are_those_of_the_report(report):
-    page = (ROOT / "docs" / "methods.md").read_text().split("| SmolLM2-135M | halfway")[1].split("\n\n")[0]
+    page = (ROOT / "docs" / "evidence.md").read_text().split("| SmolLM2-135M | halfway")[1].split("\n\n")[0]
     for name, arm in level_of(report)["arms"].items():
         half = [run["curve"][1] for run in arm["runs"].values()]
         accuracy, so_far = fmean(a for _, a in half), fmean(tokens for tokens, _ in half) / 1000
@@ -136,7 +136,7 @@ def test_the_rows_of_the_pretrained_model_are_those_of_the_report(report):
 )
 def test_the_rows_of_grpo_and_dapo_are_those_of_the_report(shown_as, name):
     level = result("2026-11-26-evidence-grpo")["levels"]["hard"]
-    [found] = rows("docs/methods.md", shown_as)
+    [found] = rows("docs/evidence.md", shown_as)
     compare(level, name, found)
     assert level["chosen"][NAMES[name]].split("-")[1] == f"{shown_as[0]}x4"
 
