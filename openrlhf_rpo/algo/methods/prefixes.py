@@ -6,6 +6,7 @@ A group starts from the bare question (plain GRPO) if the method gives it no pat
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 
 from openrlhf_rpo.algo.methods.method import Cut, Method, Stored
 from openrlhf_rpo.types import LogProbs, Path, Prefix, as_log_probs
@@ -45,9 +46,9 @@ def choose_prefixes(method: Method, cut: Cut, longest: int) -> tuple[Prefix, ...
 
 def _head(path: Path, cut: int, longest: int, log_probs: LogProbs | None) -> Prefix:
     """All but the last ``cut`` tokens of the path, or its first ``longest``; a cut of 0 keeps it whole."""
-    if not 0 <= cut <= len(path):
+    if not isinstance(cut, Integral) or not 0 <= cut <= len(path):
         raise ValueError(f"a cut of {cut} tokens does not fit a path of {len(path)}")
-    cut = max(cut, len(path) - longest)
+    cut = int(max(cut, len(path) - longest))  # NumPy's integers are bytes to SQLite
     kept = len(path) - cut
     if kept == 0:
         log_probs = as_log_probs()  # complete, even if the path has none

@@ -1,5 +1,6 @@
 """Laws of what a group starts from."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +65,14 @@ def test_a_cut_of_nothing_keeps_the_whole_path():
     cached = path(6, finish="length")
     (prefix,) = choose(cached, n=1, method=by(0))
     assert (prefix.token_ids, prefix.log_probs, prefix.cut) == (cached.token_ids, cached.log_probs, 0)
+
+
+def test_a_cut_is_an_integer_of_any_kind_and_kept_as_pythons():
+    """SQLite would store NumPy's as bytes, which nobody reads again."""
+    (prefix,) = choose(path(6), n=1, method=by(np.int64(2)))
+    assert (prefix.cut, type(prefix.cut)) == (2, int)
+    with pytest.raises(ValueError, match=r"a cut of 2\.5 tokens does not fit a path of 6"):
+        choose(path(6), n=1, method=by(2.5))
 
 
 @pytest.mark.parametrize("log_probs", [True, False])
