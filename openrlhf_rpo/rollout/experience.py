@@ -18,7 +18,8 @@ def to_experiences(group: Group, method: Method) -> list["Experience"]:
 def _to_experience(group: Group, sample: Sample, loss_from: int) -> "Experience":
     """Sequences are prompt + prefix + response, T tokens; per-step tensors have T - 1 entries, entry t for token t + 1.
 
-    Rollout log-probs of the prefix are the stored ones. A prefix without them (imported as text) carries no loss.
+    Rollout log-probs of prefix tokens with loss are the stored ones, others are 0. A prefix without them (imported as text)
+    carries no loss.
     """
     question, prefix = group.question, sample.prefix
     n_prompt = len(question.prompt_ids)
@@ -29,6 +30,7 @@ def _to_experience(group: Group, sample: Sample, loss_from: int) -> "Experience"
     log_probs[n_prompt + len(prefix) :] = sample.response_log_probs
     if prefix.log_probs is not None:
         log_probs[n_prompt : n_prompt + len(prefix)] = prefix.log_probs
+        log_probs[np.frombuffer(mask, np.uint8) == 0] = 0  # one of -inf is NaN in every masked sum
     info = {
         "response_clip_ratio": torch.tensor([sample.truncated]),
         "prefix_length": torch.tensor([float(len(prefix))]),

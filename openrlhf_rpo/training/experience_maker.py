@@ -1,5 +1,6 @@
 """OpenRLHF's experience maker, with shaped rewards, the method's baselines, and shared prefixes."""
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from statistics import stdev
@@ -134,31 +135,44 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         if id(action_mask) not in self._prefix_advantages:
             return returns
         prefix, advantages = self._prefix_advantages[id(action_mask)]
-        return torch.where(prefix, advantages.unsqueeze(-1), returns)
+        return torch.where(prefix & ~advantages.isnan().unsqueeze(-1), advantages.unsqueeze(-1), returns)
 
     def _find_prefix_advantages(
         self, experiences: list["Experience"], rewards: list[list[float]]
     ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        """id(action mask) of each micro-batch -> (prefix tokens with loss, (B, T - 1) bool; their advantages, (B,)).
+        """id(action mask) of each micro-batch -> (prefix tokens with loss, (B, T - 1) bool; their advantages, (B,), NaN
+        where they are the response's).
 
-        Advantages have the estimator's unit: group_norm divides by the standard deviation of the group's rewards.
+        Advantages have the estimator's unit: group_norm divides by the standard deviation of the group's rewards, and has
+        none for a group without signal.
         """
-        normed = self.advantage_estimator == "group_norm"
-        found = []
-        for group, own in zip(self.groups, rewards, strict=True):
-            advantages = self.config.method.prefix_advantages(group, own)
-            if advantages is None:
-                return {}
-            unit = stdev(own) + 1e-9 if normed else 1.0
-            found += [advantage / unit for advantage in advantages]
+        answers = self._answers("prefix_advantages", rewards)
+        if all(answer is None for answer in answers):
+            return {}
+        found: list[float] = []
+        for answer, own in zip(answers, rewards, strict=True):
+            unit = 1.0
+            if self.advantage_estimator == "group_norm":
+                unit = stdev(own) + 1e-9 if has_signal(own) else math.inf
+            found += [math.nan] * len(own) if answer is None else [advantage / unit for advantage in answer]
         split = by_micro_batch(experiences, found)
         return {id(e.action_mask): (is_prefix(e), a) for e, a in zip(experiences, split, strict=True)}
 
     def _baselines(self, rewards: list[list[float]]) -> list[float]:
         """The method's baseline of each sample; 0 without one."""
-        answers = [self.config.method.baselines(group, own) for group, own in zip(self.groups, rewards, strict=True)]
         none = [0.0] * self._group_size
+        answers = self._answers("baselines", rewards)
         return [baseline for answer in answers for baseline in (none if answer is None else answer)]
+
+    def _answers(self, what: str, rewards: list[list[float]]) -> list[Sequence[float] | None]:
+        """What a function of the method says of each group. Raises ValueError unless it is a finite number a sample."""
+        ask = getattr(self.config.method, what)
+        answers = [ask(group, own) for group, own in zip(self.groups, rewards, strict=True)]
+        for answer in answers:
+            if answer is not None and not (len(answer) == self._group_size and all(map(math.isfinite, answer))):
+                wrong = f"{what} of {self._group_size} samples must be as many finite numbers: {answer}"
+                raise ValueError(f"method {self.config.method.name}: {wrong}")
+        return answers
 
     @property
     def _group_size(self) -> int:
@@ -193,7 +207,7 @@ def rollout_log_prob_gap(experience: "Experience") -> torch.Tensor:
     """(B,): mean |log pi_train - log pi_rollout| over the tokens sampled in this step; large if weights are stale."""
     gap = (experience.action_log_probs.float() - experience.rollout_log_probs).abs()
     is_response = (experience.action_mask > 0) & ~is_prefix(experience)
-    return (gap * is_response).sum(-1) / is_response.sum(-1).clamp(min=1)
+    return gap.where(is_response, 0).sum(-1) / is_response.sum(-1).clamp(min=1)
 
 
 def is_prefix(experience: "Experience") -> torch.Tensor:

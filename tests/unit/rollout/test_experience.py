@@ -1,6 +1,7 @@
 """A sample as upstream's Experience: what stands where, and that upstream's batching keeps it."""
 
-from dataclasses import fields
+import math
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -39,8 +40,16 @@ def test_worked_example():
     assert e.attention_mask.tolist() == [[1] * 10]
     #                                     p1 p2 |a  b  c  d |x  y  <end>
     assert e.action_mask.tolist() == [[0, 0, 0, 0, 0, 0, 1, 1, 1]]
+    assert e.rollout_log_probs.tolist() == [[0.0] * 6 + [-1.0, -2.0, -3.0]]
     expected = [[0.0, 0.0, -0.1, -0.2, -0.3, -0.4, -1.0, -2.0, -3.0]]
-    torch.testing.assert_close(e.rollout_log_probs, torch.tensor(expected))
+    torch.testing.assert_close(experience(prefix(), WHOLE_PATH).rollout_log_probs, torch.tensor(expected))
+
+
+def test_where_there_is_no_loss_the_log_probs_are_none():
+    """-inf may stand in an imported path, and is NaN in a masked sum."""
+    impossible = replace(prefix(), log_probs=(-0.1, -math.inf, -0.3, -0.4))
+    assert experience(impossible).rollout_log_probs[0, 2:6].tolist() == [0.0] * 4
+    assert experience(impossible, WHOLE_PATH).rollout_log_probs[0, 3] == -math.inf
 
 
 def test_the_whole_path_carries_loss_where_the_method_says_so():

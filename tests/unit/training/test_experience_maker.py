@@ -2,101 +2,28 @@
 
 import copy
 import math
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
+from unit.training.making import (
+    ESTIMATORS,
+    PREFIX,
+    QUESTION,
+    advantages_of,
+    experiences_of,
+    make,
+    rows,
+    sample,
+    training_args,
+    two_groups,
+    without_kl,
+)
 
-from examples.methods.history import History
 from examples.methods.tree import Tree
 from openrlhf_rpo.algo.methods import RPO, Paper
-from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.launch import options
-from openrlhf_rpo.rollout.experience import to_experiences
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker, is_prefix, rollout_log_prob_gap
-from openrlhf_rpo.types import Group, Prefix, Question, Sample, Visit
+from openrlhf_rpo.types import Group, Prefix
 from openrlhf_rpo.upstream import RemoteExperienceMaker
-
-PROMPT = (10, 11, 12)
-QUESTION = Question("q", "1+1?", "2", prompt_ids=PROMPT)
-PREFIX = Prefix((20, 21, 22, 23), (-0.1, -0.2, -0.3, -0.4), 2)
-ESTIMATORS = ["gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"]
-
-
-def training_args(estimator="group_norm", **changes):
-    """Two groups of two samples, micro-batches of three, so that a group is torn apart."""
-    words = {
-        "actor.model_name_or_path": "model",
-        "actor.num_gpus_per_node": 1,
-        "critic.num_gpus_per_node": 1,
-        "ref.num_gpus_per_node": 1,
-        "rpo.reward.functions": "math",
-        "algo.advantage.estimator": estimator,
-        "rollout.batch_size": 2,
-        "rollout.n_samples_per_prompt": 2,
-        "rollout.micro_batch_size": 3,
-        "train.batch_size": 4,
-        "vllm.num_engines": 1,
-    } | {name.replace("__", "."): value for name, value in changes.items()}
-    return options.parse(
-        [w for name, value in words.items() for w in ((f"--{name}",) if value is True else (f"--{name}", str(value)))]
-    )
-
-
-def make(cls, args, method=None):
-    models = (
-        None,
-        None,
-        None,
-        None,
-        SimpleNamespace(value=0.1),
-        SimpleNamespace(args=args),
-        SimpleNamespace(pad_token_id=0),
-    )
-    if cls is not RPOExperienceMaker:
-        return cls(*models)
-    return cls(replace(RPOConfig.from_namespace(args.rpo), method=method or RPO()), *models)
-
-
-def sample(prefix, length, score, finish="stop"):
-    return Sample(prefix, tuple(range(30, 30 + length)), (-0.5,) * length, finish, score, score)
-
-
-def two_groups(prefix=PREFIX, lengths=(3, 2, 4, 1), scores=(1.0, 0.0, 1.0, 1.0)):
-    members = [sample(prefix, n, score) for n, score in zip(lengths, scores, strict=True)]
-    return [Group(QUESTION, tuple(members[:2])), Group(QUESTION, tuple(members[2:]))]
-
-
-def experiences_of(maker, groups):
-    """As they are after the forward passes: log-probs, values and KL are arbitrary numbers, the same each time."""
-    generator = torch.Generator().manual_seed(0)
-    maker.groups = groups
-    method = maker.config.method if hasattr(maker, "config") else RPO()
-    samples = [e for group in groups for e in to_experiences(group, method)]
-    batches = maker.split_rollout_samples(samples)
-    for batch in batches:
-        shape = batch.action_mask.shape
-        batch.action_log_probs = -torch.rand(shape, generator=generator)
-        batch.values = torch.rand(shape, generator=generator) if maker.advantage_estimator == "gae" else None
-        batch.kl = 0.01 * torch.rand(shape, generator=generator)
-    return batches
-
-
-def advantages_of(groups, args, method=None, cls=RPOExperienceMaker):
-    maker = make(cls, args, method)
-    return maker.compute_advantages_and_returns(experiences_of(maker, groups))
-
-
-def rows(experiences, field="advantages"):
-    return [row for e in experiences for row in getattr(e, field).unbind()]
-
-
-def without_kl(experiences):
-    for e in experiences:
-        e.kl = torch.zeros_like(e.kl)
-    return experiences
-
 
 # ── Which tokens are prefix ──
 
@@ -115,10 +42,11 @@ def test_without_prefix_tokens_in_the_loss_there_are_none(prefix, method):
 
 
 def test_the_log_prob_gap_looks_at_responses_only():
-    """mean(|-0.5 - -0.7|, |-0.5 - -0.1|, 0) = 0.2; the prefix, 5 nats away, does not count."""
+    """mean(|-0.5 - -0.7|, |-0.5 - -0.1|, 0) = 0.2; the prefix, 5 nats or more away, does not count."""
     maker = make(RPOExperienceMaker, training_args(), Paper())
     [batch] = experiences_of(maker, [Group(QUESTION, (sample(PREFIX, 3, 1.0),))])
     batch.action_log_probs = torch.tensor([[9.0, 9.0, -5.0, -5.0, -5.0, -5.0, -0.7, -0.1, -0.5]])
+    batch.rollout_log_probs[0, 3] = -math.inf
     torch.testing.assert_close(rollout_log_prob_gap(batch), torch.tensor([0.2]))
 
 
@@ -287,102 +215,6 @@ def test_scores_given_at_rollout_are_not_shaped_again(reward_model, monkeypatch)
     made = maker.make_experience(experiences_of(maker, two_groups()))
     assert [r.item() for r in rows(made, "rewards")] == [1.0, 0.0, 1.0, 1.0]
     torch.testing.assert_close(torch.cat([e.info["rollout_log_prob_gap"] for e in made]), torch.full((4,), 0.25))
-
-
-# ── Samples that do not start alike ──
-
-
-def at_depths(depths, scores, lengths):
-    """One group whose samples keep so many tokens of a path."""
-    members = [
-        sample(Prefix(tuple(range(20, 20 + d)), (-0.1,) * d, 2), n, score)
-        for d, n, score in zip(depths, lengths, scores, strict=True)
-    ]
-    return [Group(QUESTION, tuple(members))]
-
-
-def tree_args(**changes):
-    return training_args(
-        "reinforce", rollout__batch_size=1, rollout__n_samples_per_prompt=4, algo__kl__init_coef=0, **changes
-    )
-
-
-def test_with_the_baseline_zero_a_reward_is_the_advantage():
-    """Right samples of a group that agrees have one, too, and wrong ones none."""
-    args = training_args("reinforce", rpo__advantage__baseline="zero")
-    maker = make(RPOExperienceMaker, args)
-    made = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, two_groups())))
-    of_sample = {i: a[m > 0] for e in made for i, a, m in zip(e.index, e.advantages, e.action_mask, strict=True)}
-    assert {i: a.unique().tolist() for i, a in of_sample.items()} == {0: [1.0], 1: [0.0], 2: [1.0], 3: [1.0]}
-
-
-def of_samples(experiences, values):
-    """Sample -> value, of values in the order of the micro-batches."""
-    return dict(zip([i for e in experiences for i in e.index], values, strict=True))
-
-
-def test_a_methods_baseline_reaches_the_advantages_whatever_the_micro_batches():
-    """Rewards 1, 0, 1, 1 at depths 5, 5, 2, 2: b = 0, 1, 1, 1. Without a mean over the group r - b is the advantage."""
-    maker = make(RPOExperienceMaker, tree_args(algo__advantage__no_std_norm=True), Tree())
-    made = without_kl(experiences_of(maker, at_depths((5, 5, 2, 2), (1.0, 0.0, 1.0, 1.0), (3, 3, 3, 3))))
-    made = maker.compute_advantages_and_returns(made)
-    assert of_samples(made, [r for e in made for r in e.rewards.tolist()]) == {0: 1.0, 1: -1.0, 2: 0.0, 3: 0.0}
-    assert of_samples(made, [r for e in made for r in e.info["reward"].tolist()]) == {0: 1.0, 1: 0.0, 2: 1.0, 3: 1.0}
-
-
-def test_a_baseline_from_the_history_makes_a_group_that_agrees_teach():
-    """All right, where one visit that wrote a half, 1 of 4 right, promised 0.3: b = (2 * 0.3 + 3) / 5."""
-    maker = make(RPOExperienceMaker, tree_args(), History())
-    visits = (Visit("q", 1, 2, 2, 9, 4, 1, "best"),)
-    members = tuple(sample(Prefix((20, 21), (-0.1, -0.1), 2), 3, 1.0) for _ in range(4))
-    made = without_kl(experiences_of(maker, [Group(QUESTION, members, visits)]))
-    made = maker.compute_advantages_and_returns(made)
-    assert [r for e in made for r in e.rewards.tolist()] == pytest.approx([1 - 3.6 / 5] * 4)
-
-
-SEGMENTS = Tree(tree_segments=True)
-
-
-def test_a_segment_is_credited_with_what_changed_between_its_ends():
-    """Rewards 1, 1, 0, 1 at depths 5, 5, 2, 2: tokens 3 to 5 of the path are worth V(5) - V(2) = 1/2."""
-    groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 1.0), (3, 3, 3, 3))
-    maker = make(RPOExperienceMaker, tree_args(), SEGMENTS)
-    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups)))
-    by_sample = {i: (e, row) for e in found for row, i in enumerate(e.index)}
-    for i, (depth, of_response, of_segment) in enumerate([(5, 0.0, 0.5), (5, 0.0, 0.5), (2, -1.0, None), (2, 1.0, None)]):
-        e, row = by_sample[i]
-        mask, prefix = e.action_mask[row] > 0, is_prefix(e)[row]
-        assert mask.nonzero().flatten().tolist() == list(range(4, 10) if depth == 5 else range(4, 7))
-        assert e.returns[row][mask & ~prefix].tolist() == pytest.approx([of_response] * 3)
-        assert e.returns[row][prefix].tolist() == pytest.approx([of_segment] * 3 if depth == 5 else [])
-
-
-def group_norm_args():
-    return training_args("group_norm", rollout__batch_size=1, rollout__n_samples_per_prompt=4, algo__kl__init_coef=0)
-
-
-def test_a_segments_advantage_is_in_the_unit_of_the_others():
-    """group_norm: rewards 1, 1, 0, 1 have the standard deviation 1/2, so that 1/2 becomes 1."""
-    groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 1.0), (3, 3, 3, 3))
-    maker = make(RPOExperienceMaker, group_norm_args(), SEGMENTS)
-    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups)))
-    assert [a for e in found for a in e.advantages[is_prefix(e)].tolist()] == pytest.approx([1.0] * 6)
-
-
-def test_a_segments_unit_is_of_the_rewards_and_not_of_what_a_baseline_leaves_of_them():
-    """Rewards agree within each depth, so that the baseline leaves nothing: 1 / sqrt(1/3), and 0 for the responses."""
-    groups = at_depths((5, 5, 2, 2), (1.0, 1.0, 0.0, 0.0), (3, 3, 3, 3))
-    maker = make(RPOExperienceMaker, group_norm_args(), SEGMENTS)
-    found = maker.compute_advantages_and_returns(without_kl(experiences_of(maker, groups)))
-    assert [a for e in found for a in e.advantages[is_prefix(e)].tolist()] == pytest.approx([math.sqrt(3)] * 6)
-    assert not any(e.advantages[(e.action_mask > 0) & ~is_prefix(e)].any() for e in found)
-
-
-def test_with_one_depth_the_baseline_changes_nothing_that_is_normalized():
-    groups = at_depths((4, 4, 4, 4), (1.0, 0.0, 1.0, 1.0), (3, 2, 4, 1))
-    plain, ours = advantages_of(groups, group_norm_args()), advantages_of(groups, group_norm_args(), Tree())
-    for a, b in zip(rows(plain), rows(ours), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_upstreams_own_penalties_are_there_again_afterwards():
