@@ -94,7 +94,6 @@ class AsyncOptions:
         "do not train on an answer of which a policy sampled a part that is more steps behind than this: it is stored, and "
         "another question takes its place",
         bounds=NOT_NEGATIVE,
-        may_change=True,
     )
 
 
