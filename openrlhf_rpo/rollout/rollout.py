@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -122,14 +122,13 @@ class Rollout:
     def apart(self) -> Iterator[None]:
         """While inside, seconds and counts are not those of a step, which may be on its way; nor are failed rewards, so that
         a run that is resumed from this step counts the same."""
-        of_step, failures = (self.clock, self.counts), self.scorer and self.scorer.failures
+        of_step = self.clock, self.counts
         self.clock, self.counts = PhaseClock(), Counter()
         try:
-            yield
+            with self.scorer.apart() if self.scorer is not None else nullcontext():
+                yield
         finally:
             self.clock, self.counts = of_step
-            if self.scorer is not None:
-                self.scorer.failures = failures
 
     def roll_out(self, asked: Sequence[Asked], step: int, enough: int | None = None) -> list[Group]:
         """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later.

@@ -3,10 +3,10 @@
 import logging
 import math
 import os
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
 from openrlhf_rpo.config import RewardOptions
@@ -32,7 +32,24 @@ class Scorer:
     def __init__(self, rewards: RewardPool | HttpRewards, max_failure_share: float) -> None:
         self.rewards = rewards
         self.max_failure_share = max_failure_share
-        self.failures = 0
+        self._tally = Counter[str]()
+
+    @property
+    def failures(self) -> int:
+        return self._tally["failed"]
+
+    @failures.setter
+    def failures(self, n: int) -> None:
+        self._tally["failed"] = n
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Failures of calls that begin inside are not counted; those of calls on their way are."""
+        of_run, self._tally = self._tally, Counter()
+        try:
+            yield
+        finally:
+            self._tally = of_run
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result per request, in order; failed ones have the stand-in value. Raises RewardFailures if too many fail."""
@@ -54,6 +71,7 @@ class Scoring:
     def __init__(self, scorer: Scorer, total: int) -> None:
         self.scorer = scorer
         self.total = total
+        self._tally = scorer._tally
         share = scorer.max_failure_share
         # One is always allowed, unless none is: with dynamic sampling a round may have the samples of a single question.
         self.allowed = max(math.ceil(share), math.floor(share * total + 1e-9))  # 0.29 * 100 is 28.999...
@@ -96,7 +114,7 @@ class Scoring:
         for request, result in zip(requests, results, strict=True):
             if result.failure is not None and result.failure != NOT_TRIED:
                 self._failed.append((request.question_id, visible(result.failure)))
-                self.scorer.failures += 1
+                self._tally["failed"] += 1
                 logger.warning("reward of question %s failed: %s", *self._failed[-1])
         self._results += results
 

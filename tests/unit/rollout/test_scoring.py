@@ -107,6 +107,15 @@ def test_a_file_scores_and_its_failures_are_counted_and_logged_once(scorer, rewa
     assert [record.getMessage() for record in caplog.records] == [f"reward of question q7 failed: {cause}"]
 
 
+def test_failures_of_a_call_on_its_way_count_while_an_evaluation_scores_apart(scorer, reward_file):
+    made = scorer([reward_file], max_failure_share=1)
+    with made.begin(2) as of_step, made.apart():
+        made.score([request("0"), request("0")])
+        of_step.add([request("0"), request("2")])
+        of_step.finish()
+    assert made.failures == 1
+
+
 def test_too_many_failures_stop_the_run_and_name_five(scorer, reward_file):
     made = scorer([reward_file], max_failure_share=0.29, workers=1)
     requests = [request("0", f"bad{i}") for i in range(40)] + [request("1")] * 60
