@@ -134,7 +134,8 @@ class SolutionsSource(Source):
         columns = [name for name in (self.column, self.input_key, self.label_key) if name is not None]
         for number, row in enumerate(read_rows(self.file, columns), 1):
             where = f"{self.file}, row {number}"
-            label = None if self.label_key is None else str(row.get(self.label_key))
+            label = None if self.label_key is None else row.get(self.label_key)
+            label = None if label is None else str(label)
             question, solution = question_text(row.get(self.input_key)), need_text(row, self.column, where)
             yield PortablePath(question=question, label=label, text=solution or "", where=where)
 
@@ -154,7 +155,7 @@ def parse_source(text: str, input_key: str, label_key: str | None) -> Source:
         return SolutionsSource(_existing(name), column, input_key, label_key)
     if text.endswith(SUFFIXES):
         return ExportSource(_existing(text))
-    at_step = re.fullmatch(r"(.+)@(\d+)", text)
+    at_step = None if os.path.exists(text) else re.fullmatch(r"(.+)@(\d+)", text)
     place, step = (at_step[1], int(at_step[2])) if at_step else (text, None)
     if "://" not in place and not os.path.exists(place):
         raise ExchangeError(f"there is no file or folder {place}")

@@ -32,6 +32,13 @@ def test_a_folder_a_file_and_a_url_mean_the_same_database(filled, url):
             assert isinstance(source, DatabaseSource) and (source.url, source.step) == (url, step)
 
 
+def test_a_name_that_exists_is_no_step_of_another(tmp_path):
+    (tmp_path / "run@2").mkdir()
+    source = parse_source(f"{tmp_path}/run@2", "question", None)
+    assert (source.url, source.step) == (f"sqlite:///{tmp_path}/run@2/rpo_cache.db", None)
+    assert parse_source(f"{tmp_path}/run@2@3", "question", None).step == 3
+
+
 def test_a_file_is_an_export_and_with_a_column_a_data_set(tmp_path):
     export = jsonl(tmp_path / "a.jsonl", {"question": "1+1?", "text": "2", "solution": "3"})
     assert isinstance(parse_source(export, "question", None), ExportSource)
@@ -99,7 +106,7 @@ def test_worked_solutions_come_with_their_question_and_label(tmp_path):
 def test_any_row_may_be_the_first_with_a_column(tmp_path):
     file = jsonl(tmp_path / "a.jsonl", {"q": "1+1?"}, {"q": "2+2?", "a": 4, "w": "2+2=4"})
     (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "a.jsonl").read_bytes())
-    assert [(p.label, p.text) for p in parse_source(f"{file}:w", "q", "a").paths("any")] == [("None", ""), ("4", "2+2=4")]
+    assert [(p.label, p.text) for p in parse_source(f"{file}:w", "q", "a").paths("any")] == [(None, ""), ("4", "2+2=4")]
 
 
 # ── Matching ──
