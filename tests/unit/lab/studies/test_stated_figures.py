@@ -44,6 +44,7 @@ GROUPS = "2026-11-25-evidence-groups"
 REPORTS = {
     "32 questions, one answer each, 8 updates": (UPDATES, ("raft", "rpo", "verify")),
     "the same in two passes": (PASSES, ("raft",)),
+    "4 questions, one answer each": ("2026-11-28-evidence-fours", ("raft", "verify")),
     "8 or 16 questions, one answer each": ("2026-11-26-evidence-small-steps", ("raft", "rpo", "verify")),
     "the same with eight fresh seeds": ("2026-11-27-evidence-again", ("raft", "verify")),
     "32 questions, one answer each": ("2026-11-25-evidence", ("raft", "rpo", "verify")),
