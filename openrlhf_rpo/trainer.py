@@ -17,7 +17,6 @@ from typing import Any
 import ray
 import torch
 
-from openrlhf_rpo.algo.methods import Off
 from openrlhf_rpo.algo.methods.decide import decide
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
@@ -25,7 +24,7 @@ from openrlhf_rpo.errors import Failed, visible
 from openrlhf_rpo.exchange.sources import import_source
 from openrlhf_rpo.rollout.ahead import source_of
 from openrlhf_rpo.rollout.batches import Batch, Batches
-from openrlhf_rpo.rollout.experience import to_experiences
+from openrlhf_rpo.rollout.experience import eval_logs, to_experiences
 from openrlhf_rpo.rollout.generation import Generator
 from openrlhf_rpo.rollout.initial_cache import fill_initial_cache
 from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, load_questions
@@ -43,9 +42,7 @@ from openrlhf_rpo.training.experience_maker import RPOExperienceMaker, in_sample
 from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.training.teaching import deal_again, trained_share
 from openrlhf_rpo.types import Group, StepRecord
-from openrlhf_rpo.upstream import BasePPOTrainer, balance_experiences, compute_eval_metrics, get_tokenizer
-
-OFF = Off()
+from openrlhf_rpo.upstream import BasePPOTrainer, balance_experiences, get_tokenizer
 
 
 class _RPOTrainer(BasePPOTrainer):
@@ -299,12 +296,7 @@ class _RPOTrainer(BasePPOTrainer):
         sampling = replace(self.rollout.sampling, n_samples=n, temperature=self.args.eval.temperature)
         with self.rollout.apart():
             groups = self.rollout.sample_bare(self.eval_questions, sampling, EVAL_STEP)
-        samples: list[Any] = []
-        for group in groups:
-            scored = [replace(s, shaped_reward=s.score) for s in group.samples]
-            samples += to_experiences(replace(group, samples=tuple(scored)), OFF)
-        rows = [([q.datasource], [q.prompt], [q.label], [None]) for q in self.eval_questions]
-        logs = compute_eval_metrics(rows, samples, n)
+        logs = eval_logs(groups, n)
         logs["eval_seconds"] = time.perf_counter() - started
         for tracker in (self.wandb_logger, self.tensorboard_logger):
             if tracker:

@@ -1,12 +1,17 @@
 """Samples as OpenRLHF's ``Experience``, the data type that training takes."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from openrlhf_rpo.algo.loss_mask import loss_mask
-from openrlhf_rpo.algo.methods import Method
+from openrlhf_rpo.algo.methods import Method, Off
 from openrlhf_rpo.types import Group, Sample
-from openrlhf_rpo.upstream import Experience
+from openrlhf_rpo.upstream import Experience, compute_eval_metrics
+
+OFF = Off()
 
 
 def to_experiences(group: Group, method: Method) -> list["Experience"]:
@@ -56,6 +61,19 @@ def _to_experience(group: Group, sample: Sample, loss_from: int) -> "Experience"
         total_length=torch.tensor([float(sequences.numel())]),
         info=info,
     )
+
+
+def eval_logs(groups: Sequence[Group], n_samples: int) -> dict[str, float]:
+    """Upstream's figures of an evaluation, for each data source. Upstream finds a sample's source by its prompt, which two
+    sources may have in common: here by the place of its group."""
+    sources = [([group.question.datasource], [place], [None], [None]) for place, group in enumerate(groups)]
+    samples = []
+    for place, group in enumerate(groups):
+        scored = tuple(replace(sample, shaped_reward=sample.score) for sample in group.samples)
+        for experience in to_experiences(replace(group, samples=scored), OFF):
+            experience.prompts = [place]
+            samples.append(experience)
+    return compute_eval_metrics(sources, samples, n_samples)
 
 
 def _row(values: np.ndarray) -> torch.Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from openrlhf_rpo.algo.methods import RPO, Paper
-from openrlhf_rpo.rollout.experience import to_experiences
+from openrlhf_rpo.rollout.experience import eval_logs, to_experiences
 from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 from openrlhf_rpo.upstream import Experience, balance_experiences
 
@@ -172,3 +172,11 @@ def test_balancing_over_two_actors_keeps_every_sample():
     batch = Experience.concat_experiences([*group(), *group()[:1]], 0)
     balanced = balance_experiences([batch], args)
     assert sorted(n for e in balanced for n in e.response_length.tolist()) == [1, 2, 3, 3]
+
+
+def test_a_question_of_two_data_sources_counts_for_both():
+    """Upstream finds the source by the prompt, and the last one won."""
+    right, wrong = (Group(QUESTION, (sample(Prefix(), score=score),) * 2) for score in (1.0, 0.0))
+    groups = [replace(group, question=replace(QUESTION, datasource=name)) for name, group in (("a", right), ("b", wrong))]
+    logs = eval_logs(groups, 2)
+    assert (logs["eval_a_pass1"], logs["eval_a_pass2"], logs["eval_b_pass1"]) == (1.0, 1.0, 0.0)
