@@ -45,6 +45,8 @@ _SERVER = (
     "Check that the server runs, that the database exists, the user in --rpo.cache.url, and the password in ~/.pgpass or "
     "PGPASSWORD"
 )
+_OWN = (".db", ".sqlite", ".sqlite3")
+"""Endings of files that may be removed on our word; another one may be weights or data, named by mistake."""
 # Prefixes of PostgreSQL's SQLSTATE codes; the first match counts.
 _POSTGRES: tuple[tuple[str, type[CacheError], str], ...] = (
     ("53100", CacheUnwritable, _SPACE),
@@ -79,6 +81,8 @@ def cure_of(where: str) -> str:
     tag = latest.read_text(errors="replace").strip() if latest.is_file() else ""
     if re.fullmatch(r"\w{1,99}", tag) and (copy := latest.parent / tag / file.name).is_file():
         return f"{remove}, then resume with --ckpt.load_enable: the copy {copy} takes its place."
+    if file.suffix not in _OWN:
+        return "Is it a path cache? Name a run's --ckpt.path, or the database that its --rpo.cache.url names."
     return f"{remove}, then put the copy beside a checkpoint in its place, or start over."
 
 

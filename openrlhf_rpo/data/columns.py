@@ -58,5 +58,6 @@ def text(value: Any) -> str | None:
     if isinstance(value, float | Decimal):
         if not math.isfinite(value):
             return None
+        value = Decimal(str(value))  # the digits that stand in the file: int(1e23) has others
         value = int(value) if value == int(value) else value
     return as_text(value).strip() if isinstance(value, str | int | float | Decimal | date | time) else None

@@ -16,6 +16,8 @@ def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
 
     ``to_compare``: the results were named for that, so one without another on the same questions is an error, too.
     """
+    if len({file.resolve() for file in files}) < len(files):
+        raise ResultError("a result is named twice: one is compared with others")
     documents = [(file, _finished(file)) for file in files]
     compared, refused = comparisons(documents)
     if to_compare:
@@ -38,6 +40,9 @@ def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
     if compared:
         out.line("\naccuracy against the first result on the same questions, paired bootstrap over questions", "bold")
         out.table(["result", "against", "difference", "95 %", "better", "worse", "significant"], map(_difference, compared))
+    if not to_compare:
+        for note in _other_prompts(documents):
+            out.line(note)
     if refused:
         raise ResultError("\n".join(refused))
 
@@ -65,11 +70,26 @@ def _alone(documents: Sequence[tuple[Path, dict[str, Any]]]) -> list[str]:
     """Why those of several results that share their questions with no other one were not compared."""
     counts = Counter(document["settings"]["questions"] for _, document in documents)
     alone = [file for file, document in documents if counts[document["settings"]["questions"]] == 1]
-    return [f"{file} was not compared: no other result has the same questions" for file in alone if len(documents) > 1]
+    prompts = _other_prompts(documents)
+    return prompts or [
+        f"{file} was not compared: no other result has the same questions" for file in alone if len(documents) > 1
+    ]
+
+
+def _other_prompts(documents: Sequence[tuple[Path, dict[str, Any]]]) -> list[str]:
+    """Results of the same data whose prompts differ, as chat templates make them: a question is its prompt and label."""
+    first: dict[str, tuple[Path, dict[str, Any]]] = {}
+    found = []
+    for file, document in documents:
+        own = document["settings"]
+        base_file, base = first.setdefault(str(own.get("data")), (file, own))
+        if base["questions"] != own["questions"] and base.get("template") != own.get("template"):
+            found.append(f"{base_file} and {file} were not compared: their chat templates make other prompts of one file")
+    return found
 
 
 def _other_setting(base: dict[str, Any], other: dict[str, Any]) -> str | None:
-    for name in ("temperature", "top_p", "max_tokens", "max_len", "reward", "reward_content", "judge"):
+    for name in ("temperature", "top_p", "max_tokens", "max_len", "reward", "reward_weights", "reward_content", "judge"):
         ours, theirs = base.get(name), other.get(name)
         if ours != theirs:
             return f"{name} is {ours} in one and {theirs} in the other"

@@ -75,10 +75,21 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
         _check_lengths(args, questions, "--data.prompt_dataset"),
         _check_lengths(args, held_out, "--eval.dataset"),
     )
+    _check_best(args, held_out)
     said = f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
     warnings = [_contradictions(questions, "--data.prompt_dataset"), _contradictions(held_out, "--eval.dataset")]
     warnings += [_frequent_label(questions), _little_room(args, longest)]
     return questions, held_out, said, [warning for warning in warnings if warning]
+
+
+def _check_best(args: SimpleNamespace, held_out: list[Question]) -> None:
+    """Raises UsageError if no evaluation has the figure of --ckpt.best_metric_key: upstream would never keep a best one."""
+    key, found = args.ckpt.best_metric_key, {f"eval_{question.datasource}_" for question in held_out}
+    figures = {f"pass{n}" for n in (1, args.eval.n_samples_per_prompt)} | {"response_length_mean", "truncated_rate"}
+    known = {start + figure for start in (*found, "eval_") for figure in figures}
+    if found and key not in ("", "none", None) and key not in known:
+        names = ", ".join(sorted(f"{start}pass1" for start in found))
+        raise UsageError(f"--ckpt.best_metric_key {key}: an evaluation has no such figure; there is {names}")
 
 
 def without_effect(args: SimpleNamespace) -> list[str]:

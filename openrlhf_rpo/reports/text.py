@@ -6,6 +6,7 @@ from typing import Any
 
 from openrlhf_rpo.cache.session import place
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.places import find_tokenizer
 from openrlhf_rpo.reports.questions import Decode
 from openrlhf_rpo.run.samples import FOLDER, read_samples, sample_files
@@ -46,7 +47,12 @@ def newest_samples(
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     left, taken = megabytes * 2**20, 0
     for _, file in reversed(files) if megabytes else ():
-        rows = list(read_samples(file))
+        try:
+            rows = list(read_samples(file))
+        except ExchangeError:
+            if file.exists():
+                raise
+            continue  # the run, which goes on, keeps so many files only
         left -= sum(len(row["response"]) for row in rows)
         if left < 0:
             break

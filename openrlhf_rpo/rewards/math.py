@@ -28,6 +28,7 @@ _DIGITS, _POWER = r"(\d+(?:\.\d*)?|\.\d+)", r"([+-]?\d{1,4})"
 _NUMBER = re.compile(
     rf"\$?\s*([+-]?)\s*{_DIGITS}(?:[eE]{_POWER}|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*{_POWER}\s*\}}?)?\s*\$?"
 )
+_ABOUT = re.compile(r"^\s*\\(?:approx|sim)(?![a-zA-Z])")
 _EXPONENT = re.compile(rf"(?<![\w.\\]){_DIGITS}[eE]{_POWER}(?![\w.])")
 _ANSWER = (
     LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False),
@@ -86,7 +87,7 @@ def _gold(label: str) -> tuple[Any, ...]:
 
 def _read(expression: str) -> list[Any]:
     """What an answer or a label may mean."""
-    plain = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), expression)
+    plain = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), _ABOUT.sub("", expression))
     texts = dict.fromkeys((plain, _EXPONENT.sub(_power, plain)))
     return [meaning for text in texts for meaning in _parse(_boxed(text), _ANSWER)]
 

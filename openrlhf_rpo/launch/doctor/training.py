@@ -67,7 +67,7 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield Finding(FAIL, "data", str(error))
         return
     steps = len(questions) * args.train.num_episodes // args.rollout.batch_size
-    yield Finding(PASS, "data", f"{said}, {len(held_out):,} held out; about {steps:,} steps or more")
+    yield Finding(PASS, "data", f"{said}, {len(held_out):,} held out; at most {steps:,} steps")
     if device == "cuda":
         yield a_step(shape, args, config, fmean(len(q.prompt_ids) for q in questions), device_name())
     for warning in filter(None, (unparsable, *warnings)):
@@ -197,7 +197,9 @@ def _to_generate(terms: Sequence[memory.Term], args: SimpleNamespace, have: int,
         return Finding(PASS, "memory to generate", needed)
     needed += f"\nan engine that is awake takes {memory.gib(awake)}, and {memory.gib(stays)} of training stay beside it"
     remedy = "" if args.ds.enable_sleep else "add --ds.enable_sleep, "
-    remedy += f"lower --vllm.gpu_memory_utilization (to {(have - stays) / have:.2f}), " if stays < have else ""
+    share = math.floor(100 * (have - stays) / have) / 100
+    if share * have >= weights.bytes + path.bytes:
+        remedy += f"lower --vllm.gpu_memory_utilization (to {share:.2f}), "
     return Finding(WARN, "memory to generate", needed, remedy + "raise --ds.zero_stage, or add devices")
 
 

@@ -65,6 +65,14 @@ def test_a_file_that_is_no_database_is_refused_by_name(reopen, file) -> None:
         reopen()
 
 
+@pytest.mark.parametrize(("name", "is_own"), [("rpo_cache.db", True), ("model.safetensors", False)])
+def test_only_what_looks_like_a_cache_may_be_removed_on_our_word(tmp_path, name, is_own) -> None:
+    (tmp_path / name).write_text("weights, perhaps\n" * 100)
+    with pytest.raises(CacheCorrupt) as caught:
+        PathCache.open(f"sqlite:///{tmp_path / name}", {})
+    assert ("rm -f" in str(caught.value)) is is_own and ("Is it a path cache?" in str(caught.value)) is not is_own
+
+
 @pytest.mark.parametrize("kept", [0.3, 0.6, 0.9])
 def test_a_file_cut_short_is_refused_by_name(reopen, path, file, kept) -> None:
     with reopen() as cache:

@@ -197,6 +197,22 @@ def test_a_result_that_shares_its_questions_with_no_other_is_named(tmp_path, cap
     show([Path(file) for file in files], Output(False), to_compare=False)
 
 
+def test_prompts_of_another_template_are_said(tmp_path, capsys):
+    others = SETTINGS | {"questions": "others", "template": "another"}
+    files = [result(tmp_path / "a.json", {"a": [0]}), result(tmp_path / "b.json", {"c": [1]}, others)]
+    assert main(["eval", "--compare", *files]) == 1
+    said = f"{files[0]} and {files[1]} were not compared: their chat templates make other prompts of one file"
+    assert said in capsys.readouterr().err
+    show([Path(file) for file in files], Output(False), to_compare=False)
+    assert said in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_result_is_named_once(tmp_path, capsys):
+    file = result(tmp_path / "a.json", {"a": [0]})
+    assert main(["eval", "--compare", file, file]) == 1
+    assert "a result is named twice" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -52,6 +52,14 @@ def test_held_out_questions_that_are_never_asked_are_warned_of(run, capsys, step
     assert ("--eval.dataset is never evaluated without --eval.steps N" in capsys.readouterr().out) is warned
 
 
+def test_the_figure_that_chooses_the_best_must_be_one(run):
+    run(eval__steps=2, ckpt__best_metric_key="eval_default_pass1")
+    with pytest.raises(
+        UsageError, match="best_metric_key nonsense: an evaluation has no such figure; there is eval_default_pass1"
+    ):
+        run(eval__steps=2, ckpt__best_metric_key="nonsense")
+
+
 def test_an_option_that_keeps_every_sample_whole_is_said(run, capsys):
     run(actor__aux_loss_coef=0.01)
     assert "Shared prefix: off, every sample runs whole: --actor.aux_loss_coef" in capsys.readouterr().out

@@ -34,6 +34,7 @@ from openrlhf_rpo.rewards.math import last_boxed, math_reward, parses, unparsabl
         (r"\boxed{6 \cdot 10^{-7}}", "6e-7"),
         (r"\boxed{2e - 3}", "2e-3"),  # Euler's number
         (r"\boxed{0.333333}", r"\frac{1}{3}"),
+        (r"\boxed{\approx 3.14}", "3.14"),
     ],
 )
 def test_an_equal_answer_is_worth_1(response, label):

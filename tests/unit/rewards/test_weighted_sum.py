@@ -27,6 +27,13 @@ def test_without_an_accuracy_the_score_is_the_reward():
     assert weighted_sum("format", "0.25")(GOOD, "42", 500) == (0.25, 0.25)
 
 
+@pytest.mark.parametrize(
+    "end", ["", "</s>", "<|im_end|>", "<eos>\n", "<|end|><|endoftext|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
+)
+def test_the_file_for_plain_openrlhf_judges_the_text_without_its_special_tokens(end):
+    assert reward_func([f"q: The answer is 1/2{end}"], ["q: "], ["1/2"])["rewards"] == 1.0
+
+
 def test_lengths_are_tokens_not_words():
     """Defect 3 of the reference: the cosine must follow the tokens it is told, whatever the text looks like."""
     one_word, many_words = "\\boxed{42}", "word " * 900 + "\\boxed{42}"
