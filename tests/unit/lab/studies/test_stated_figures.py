@@ -133,13 +133,19 @@ def test_the_rows_of_the_pretrained_model_are_those_of_the_report(report):
 
 
 @pytest.mark.parametrize(
-    ("shown_as", "name"), [("4 questions, groups of four: GRPO", "grpo"), ("8 questions, groups of four: DAPO", "dapo")]
+    ("shown_as", "name", "report"),
+    [
+        ("4 questions, groups of four: GRPO", "grpo", "2026-11-26-evidence-grpo"),
+        ("8 questions, groups of four: DAPO", "dapo", "2026-11-26-evidence-grpo"),
+        ("8 questions, groups of four, 8 updates: GRPO", "grpo", "2026-11-28-evidence-grpo-updates"),
+        ("8 questions, groups of four, 8 updates: DAPO", "dapo", "2026-11-28-evidence-grpo-updates"),
+    ],
 )
-def test_the_rows_of_grpo_and_dapo_are_those_of_the_report(shown_as, name):
-    level = result("2026-11-26-evidence-grpo")["levels"]["hard"]
+def test_the_rows_of_grpo_and_dapo_are_those_of_the_report(shown_as, name, report):
+    level = result(report)["levels"]["hard"]
     [found] = rows("docs/evidence.md", shown_as)
     compare(level, name, found)
-    assert level["chosen"][NAMES[name]].split("-")[1] == f"{shown_as[0]}x4"
+    assert level["chosen"][NAMES[name]].split("-")[1].startswith(f"{shown_as[0]}x4")
 
 
 def test_the_table_of_asynchronous_runs_is_that_of_the_report():
