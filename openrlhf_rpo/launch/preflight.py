@@ -85,8 +85,9 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
 def _check_best(args: SimpleNamespace, held_out: list[Question]) -> None:
     """Raises UsageError if no evaluation has the figure of --ckpt.best_metric_key: upstream would never keep a best one."""
     key, found = args.ckpt.best_metric_key, {f"eval_{question.datasource}_" for question in held_out}
-    figures = {f"pass{n}" for n in (1, args.eval.n_samples_per_prompt)} | {"response_length_mean", "truncated_rate"}
-    known = {start + figure for start in (*found, "eval_") for figure in figures}
+    common = {"response_length_mean", "truncated_rate"}
+    figures = {f"pass{n}" for n in (1, args.eval.n_samples_per_prompt)} | common
+    known = {start + figure for start in found for figure in figures} | {f"eval_{figure}" for figure in common}
     if found and key not in ("", "none", None) and key not in known:
         names = ", ".join(sorted(f"{start}pass1" for start in found))
         raise UsageError(f"--ckpt.best_metric_key {key}: an evaluation has no such figure; there is {names}")

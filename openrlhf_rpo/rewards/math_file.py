@@ -4,7 +4,7 @@ import re
 
 from openrlhf_rpo.rewards.math import math_reward
 
-_END = re.compile(r"(?:\s*(?:</s>|<eos>|<\|[^<>|]*\|>|<\uff5c[^<>\uff5c]*\uff5c>))+\s*$")
+_END = re.compile(r"(?:(?:</s>|<eos>|<\|[^<>|]*\|>|<\uff5c[^<>\uff5c]*\uff5c>)\s*)+$")
 """Special tokens at the end, which OpenRLHF leaves in the text and training on paths does not."""
 
 
