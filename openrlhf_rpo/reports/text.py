@@ -47,18 +47,13 @@ def newest_samples(
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     left, taken = megabytes * 2**20, 0
     for _, file in reversed(files) if megabytes else ():
-        try:
-            rows = list(read_samples(file))
-        except ExchangeError:
-            if file.exists():
-                raise
-            continue  # the run, which goes on, keeps so many files only
+        rows = _rows(file)
         left -= sum(len(row["response"]) for row in rows)
         if left < 0:
             break
         for row in rows:
             found.setdefault(row["question_id"], {}).setdefault(row["step"], []).append(row)
-        taken += 1
+        taken += bool(rows)
     note = ""
     if taken < len(files):
         note = f"Samples of the newest {taken:,} of {len(files):,} steps are in this file (--samples-mb {megabytes})."
@@ -68,7 +63,17 @@ def newest_samples(
 def samples_of(folder: Path | None, question_id: str, steps: list[int]) -> dict[int, list[dict[str, Any]]]:
     """The kept samples of a question in these steps. Raises ExchangeError for a damaged file."""
     files = {} if folder is None else dict(sample_files(folder))
-    return {step: list(read_samples(files[step], question_id)) for step in steps if step in files}
+    return {step: _rows(files[step], question_id) for step in steps if step in files}
+
+
+def _rows(file: Path, question_id: str | None = None) -> list[dict[str, Any]]:
+    """The samples of a step; none if the run, which goes on and keeps so many files only, has dropped them."""
+    try:
+        return list(read_samples(file, question_id))
+    except ExchangeError:
+        if file.exists():
+            raise
+        return []
 
 
 def _as_ids(lists: list[Sequence[int]]) -> list[str]:
