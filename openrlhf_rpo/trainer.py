@@ -177,6 +177,7 @@ class _RPOTrainer(BasePPOTrainer):
 
     def resume(self) -> int:
         """The step to continue from: that of the last checkpoint, with the cache rolled back to it."""
+        self.checkpoints.claim()
         states = self.client_states(0) | self.init_checkpoint_states()
         self.restore_best_checkpoint_state(states)
         step = states["global_step"]

@@ -12,7 +12,7 @@ from openrlhf_rpo.cache.session import SQLITE
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.former import translated
-from openrlhf_rpo.run.checkpoints import Checkpoints, step_of
+from openrlhf_rpo.run.checkpoints import Checkpoints, keeps_best, step_of
 from openrlhf_rpo.run.files import cache_copy_path, cache_name, cache_url, fingerprints
 from openrlhf_rpo.run.steering import PROCESSES, changed_options, note_on_episodes, steering_options
 from openrlhf_rpo.types import Question
@@ -36,7 +36,6 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
         check_steps(args, 0, tag)
     try:
         with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:  # refused while a run is alive
-            checkpoints.clear_staging()
             if args.ckpt.load_enable:
                 tag = checkpoints.settle(critic=args.algo.advantage.estimator == "gae")  # newer if a run ended since
                 copy = _copy_beside(args, tag)
@@ -76,7 +75,8 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
             f"--ckpt.path {args.ckpt.path} holds the checkpoints of a run, up to {earlier}, and this run's would replace "
             "them: add --ckpt.load_enable to resume it, or use another --ckpt.path"
         )
-    if tag is None and 0 < 2 * args.ckpt.save_steps < steps:  # the first is complete before the second is written
+    every = [n for n in (args.ckpt.save_steps, keeps_best(args) and args.eval.steps) if n > 0]
+    if tag is None and every and 2 * min(every) < steps:  # the first is complete before the second is written
         raise UsageError(
             f"the cache {where} holds {steps} steps, and below --ckpt.path {args.ckpt.path} there is no checkpoint to go on "
             "from: is it another folder, or not mounted? To begin again at step 0, remove the cache or name another"

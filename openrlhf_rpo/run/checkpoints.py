@@ -7,6 +7,7 @@ A run killed while OpenRLHF writes a checkpoint may find none, or half of one. H
     <ckpt.path>/_actor/global_step<t>/        DeepSpeed's files, metric.json and rpo_cache.db
     <ckpt.path>/_critic/global_step<t>/       with a critic
     <ckpt.path>/_actor/best_global_step<t>/   the same for the best evaluation, one at a time
+    <ckpt.path>/writer                        of the run that began here last, and alone may publish
 """
 
 import json
@@ -15,13 +16,14 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_rpo.durable import replacing, sync
-from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.upstream import STAGING
 
 CACHE_FILE = "rpo_cache.db"
@@ -38,6 +40,7 @@ class Checkpoints:
         self.staging = self.path / STAGING
         self.max_num = max_num
         self.max_bytes = max_mem * 1024**3
+        self._own = uuid.uuid4().hex
 
     @classmethod
     def of_run(cls, args: SimpleNamespace) -> "Checkpoints":
@@ -63,8 +66,8 @@ class Checkpoints:
     def settle(self, critic: bool = False) -> str | None:
         """Before a resume, write ``latest()``, which is returned, for actor and, if one trains, critic.
 
-        Raises UsageError where the critic's is missing. Like ``clear_staging`` only for the process that has the cache,
-        because a run that is alive writes here.
+        Raises UsageError where the critic's is missing. Only for the process that has the cache, because a run that is alive
+        writes here.
         """
         tag = self.latest()
         for group in _GROUPS:
@@ -84,8 +87,21 @@ class Checkpoints:
         with tempfile.NamedTemporaryFile(dir=self.path, prefix=".seen-from-every-node-") as file:
             yield file.name
 
-    def clear_staging(self) -> None:
-        """Remove an unfinished checkpoint."""
+    def claim(self) -> None:
+        """Begin to write here, without a former run's unfinished checkpoint. A run that is still alive here, with another
+        cache, can publish nothing from now on."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write(self.path / "writer", self._own)
+        self._clear_staging()
+
+    def _need_own(self) -> None:
+        if (self.path / "writer").read_text() != self._own:
+            raise Failed(
+                f"another run has begun in --ckpt.path {self.path}, and this one ends, or their checkpoints would mix: give "
+                "each run a folder of its own"
+            )
+
+    def _clear_staging(self) -> None:
         shutil.rmtree(self.staging, ignore_errors=True)
 
     @contextmanager
@@ -94,7 +110,7 @@ class Checkpoints:
         try:
             yield
         except BaseException:
-            self.clear_staging()
+            self._clear_staging()
             raise
 
     def is_staged(self, tag: str) -> bool:
@@ -110,7 +126,8 @@ class Checkpoints:
 
     def publish(self, tag: str, copy_cache: Callable[[str], None]) -> None:
         """Complete the staged checkpoint ``tag`` with a copy of the cache, move it into place, name it in ``latest``, and
-        only then remove old ones."""
+        only then remove old ones. Raises Failed if another run has begun here."""
+        self._need_own()
         with self.staging_cleared_on_error():
             staged, model = self._staged(tag), self._staged_model(tag)
             if "_actor" in staged:
@@ -123,7 +140,7 @@ class Checkpoints:
                 _write(self.path / group / "latest", tag)
             if model.is_dir():
                 _move(model, self.path / model.name)
-        self.clear_staging()
+        self._clear_staging()
         self.prune(tag)
 
     def prune(self, newest: str) -> None:
@@ -162,7 +179,7 @@ class Checkpoints:
                 # Renamed first, so that a half removed checkpoint is never loaded.
                 self.staging.mkdir(exist_ok=True)
                 os.replace(folder, self.staging / f"{group}.removed")
-                self.clear_staging()
+                self._clear_staging()
                 print(f"Removed checkpoint {folder}", flush=True)
 
 
@@ -180,6 +197,11 @@ def _named(file: Path) -> str:
     if text and not _TAG.fullmatch(text):
         raise UsageError(f"{file} names {text[:60]!r}, which is no checkpoint: {remedy}")
     return text
+
+
+def keeps_best(args: SimpleNamespace) -> bool:
+    """Whether the best evaluation of a run leaves a checkpoint; the first after step 0 does in any case."""
+    return bool(args.eval.dataset) and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
 
 
 def step_of(tag: str) -> int:

@@ -37,7 +37,7 @@ from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.reward_pool import RewardLoadError
 from openrlhf_rpo.rollout.scoring import RewardFailures, make_scorer
-from openrlhf_rpo.run.checkpoints import Checkpoints
+from openrlhf_rpo.run.checkpoints import Checkpoints, keeps_best
 from openrlhf_rpo.run.files import cache_copy_path, cache_name, cache_url, fingerprints
 from openrlhf_rpo.run.steering import steering_options
 from openrlhf_rpo.training.passes import cannot_share
@@ -338,7 +338,7 @@ def disk_needed(
 def checkpoints_at_once(args: SimpleNamespace) -> tuple[int, str]:
     """The most checkpoints on the disk at a time, and which: an old one goes only after the new one is complete."""
     regular = max(1, args.ckpt.max_num) if args.ckpt.save_steps > 0 else 0
-    best = int(_keeps_best(args))
+    best = int(keeps_best(args))
     if args.ckpt.disable_ds or not regular + best:
         return 0, "none is written"
     which = ["--ckpt.max_num"] * bool(regular) + ["the best one"] * best + ["the one that is being written"]
@@ -348,11 +348,7 @@ def checkpoints_at_once(args: SimpleNamespace) -> tuple[int, str]:
 def saves(args: SimpleNamespace, steps: int) -> int:
     """The most checkpoints in the whole run: any evaluation, including the final one, may be the best so far."""
     regular = steps // args.ckpt.save_steps if args.ckpt.save_steps > 0 else 0
-    return regular + (math.ceil(steps / args.eval.steps) if _keeps_best(args) else 0)
-
-
-def _keeps_best(args: SimpleNamespace) -> bool:
-    return bool(args.eval.dataset) and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
+    return regular + (math.ceil(steps / args.eval.steps) if keeps_best(args) else 0)
 
 
 def cache_finding(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> Finding:

@@ -297,8 +297,8 @@ def test_the_same_command_again_leaves_the_checkpoint_that_a_run_is_writing(begu
     with PathCache.open(cache_url(args)), pytest.raises(CacheLocked, match="is in use by process"):
         run(**again)
     assert staged.read_text() == "w"
-    run(**again)  # the run has ended
-    assert not staged.exists()
+    run(**again)  # the run has another cache, or has ended: the trainer clears what it left
+    assert staged.read_text() == "w"
 
 
 def test_a_resume_without_a_checkpoint_says_that_it_starts_over(begun, run, capsys):
@@ -311,6 +311,8 @@ def test_steps_without_the_checkpoints_that_they_had_are_not_removed(begun, run)
     begun(5)
     with pytest.raises(UsageError, match=r"holds 5 steps, and below --ckpt.path .* there is no checkpoint"):
         resume(run, ckpt__save_steps=2)
+    with pytest.raises(UsageError, match=r"holds 5 steps, and below --ckpt.path .* there is no checkpoint"):
+        resume(run, eval__steps=2)  # the first evaluation is the best so far
     resume(run, ckpt__save_steps=3)  # killed before its first checkpoint was complete
 
 

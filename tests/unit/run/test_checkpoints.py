@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.run import checkpoints as module
 from openrlhf_rpo.run.checkpoints import CACHE_FILE, Checkpoints, step_of
 from openrlhf_rpo.upstream import STAGING
@@ -30,6 +30,7 @@ def copy_cache(path: str) -> None:
 
 
 def publish(checkpoints: Checkpoints, tag: str, metric=None, groups=("_actor",)) -> None:
+    checkpoints.claim()
     stage(checkpoints.path, tag, metric, groups)
     checkpoints.publish(tag, copy_cache)
 
@@ -84,7 +85,9 @@ def operations(monkeypatch, stop_at: int) -> None:
     monkeypatch.setattr(Path, "write_text", guarded(Path.write_text))
 
 
-def kill_while_publishing(checkpoints: Checkpoints, tag: str, stop_at: int) -> None:
+def kill_while_publishing(checkpoints: Checkpoints, tag: str, stop_at: int, groups=("_actor", "_critic")) -> None:
+    checkpoints.claim()
+    stage(checkpoints.path, tag, groups=groups)
     with pytest.MonkeyPatch.context() as patch:
         operations(patch, stop_at)
         with contextlib.suppress(Killed):
@@ -98,9 +101,8 @@ def test_wherever_publishing_is_killed_a_complete_checkpoint_is_found(make, tmp_
     old = new.replace("4", "2")
     groups = ("_actor", "_critic")
     publish(make(max_num=1), old, groups=groups)
-    stage(tmp_path, new, groups=groups)
     kill_while_publishing(make(max_num=1), new, stop_at)
-    make().clear_staging()
+    make().claim()
     tag = make(max_num=1).settle()
     assert tag in (old, new)
     for group in groups:
@@ -115,13 +117,25 @@ def test_wherever_publishing_is_killed_a_complete_checkpoint_is_found(make, tmp_
 def test_wherever_publishing_the_first_is_killed_a_complete_one_is_found_or_none(make, tmp_path, stop_at, new):
     """An actor's checkpoint without the critic's would be refused."""
     groups = ("_actor", "_critic")
-    stage(tmp_path, new, groups=groups)
     kill_while_publishing(make(), new, stop_at)
     tag = make().settle(critic=True)
     assert tag in (None, new) and (stop_at < 9 or tag == new)
     for group in groups if tag else ():
         assert (tmp_path / group / "latest").read_text() == tag
         assert (tmp_path / group / tag / "weights.pt").read_text() == tag
+
+
+def test_a_run_publishes_nothing_once_another_has_begun_in_its_folder(make, tmp_path):
+    """It may have another cache, and then no lock tells one of the other."""
+    former, later = make(), make()
+    publish(former, "global_step2")
+    stage(tmp_path, "global_step4")
+    later.claim()
+    assert not (tmp_path / STAGING).exists()
+    with pytest.raises(Failed, match=f"another run has begun in --ckpt.path {tmp_path}, and this one ends"):
+        former.publish("global_step4", copy_cache)
+    publish(later, "global_step3")
+    assert later.latest() == "global_step3"
 
 
 def test_what_is_in_the_staging_folder_is_never_chosen(make, tmp_path):
@@ -227,9 +241,11 @@ def test_the_step_of_a_tag(tag, step):
 
 
 def test_a_model_in_its_own_format_is_published_too(make, tmp_path):
+    checkpoints = make()
+    checkpoints.claim()
     stage(tmp_path, "global_step2")
     (tmp_path / STAGING / "global_step2_hf").mkdir()
-    make().publish("global_step2", copy_cache)
+    checkpoints.publish("global_step2", copy_cache)
     assert (tmp_path / "global_step2_hf").is_dir()
 
 
