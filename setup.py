@@ -22,7 +22,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
-    # The migrations live at the top level, where alembic's own command finds them, and travel inside the package.
+    # The migrations live at the top level and travel inside the package.
     packages=[
         *find_namespace_packages(include=["openrlhf_rpo*"], exclude=["*.__pycache__*", "*.web*"]),
         "openrlhf_rpo._alembic",
@@ -33,7 +33,6 @@ setup(
         "openrlhf_rpo": ["py.typed"],
         "openrlhf_rpo.evaluation": ["lighteval.txt"],
         "openrlhf_rpo.reports": ["web/**/*"],
-        "openrlhf_rpo._alembic": ["*.mako"],
     },
     install_requires=[
         "alembic>=1.13",

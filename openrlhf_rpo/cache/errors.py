@@ -76,6 +76,10 @@ def cure_of(where: str) -> str:
     file = pathlib.Path(where)
     latest = file.parent / "_actor" / "latest"
     remove = f"`rm -f {shlex.join([f'{file}{suffix}' for suffix in ('', '-wal', '-shm')])}`"
+    if file.parent.parent.name == "_actor":
+        return (
+            f"It is the copy beside a checkpoint: name another one in {file.parent.parent / 'latest'}, and resume from that."
+        )
     if "://" in where:
         return "Make an empty database, then resume with --ckpt.load_enable: the copy beside the checkpoint fills it."
     tag = latest.read_text(errors="replace").strip() if latest.is_file() else ""

@@ -48,10 +48,10 @@ def upgrade(connection: Connection, where: str) -> None:
     """
     if is_current(connection, where):
         return
-    config = _config()
-    config.attributes["connection"] = connection
+    alembic = config()
+    alembic.attributes["connection"] = connection
     try:
-        command.upgrade(config, "head")
+        command.upgrade(alembic, "head")
     except BadValue as error:
         raise CacheCorrupt(f"Path cache {where} is damaged ({error}), and was not upgraded. {cure_of(where)}") from error
     _revisions(connection, where)
@@ -65,20 +65,21 @@ def check_revision(connection: Connection, where: str) -> None:
     if current != head:
         raise CacheOlder(
             f"Path cache {where} has schema revision {current}, this version of openrlhf_rpo reads {head}. Resuming its "
-            f"run upgrades it, and so does `alembic -x url=... upgrade head`."
+            "run upgrades it, and so does `openrlhf-rpo cache vacuum`."
         )
 
 
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(scripts_folder()).replace("%", "%%"))
-    return config
+def config() -> Config:
+    """Alembic's, which takes its connection from ``attributes``."""
+    found = Config()
+    found.set_main_option("script_location", str(scripts_folder()).replace("%", "%%"))
+    return found
 
 
 @functools.cache
 def _known() -> tuple[str | None, frozenset[str]]:
     """(this version's revision, all that it knows)."""
-    scripts = ScriptDirectory.from_config(_config())
+    scripts = ScriptDirectory.from_config(config())
     return scripts.get_current_head(), frozenset(script.revision for script in scripts.walk_revisions())
 
 

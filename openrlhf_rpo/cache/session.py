@@ -216,7 +216,6 @@ def restore_database(copy_path: str, url: str) -> None:
         if file is not None:
             sqlite.put_back(copy, file)
             return
-        sqlite.check_length(copy)
         target = make_engine(url)
         try:
             with _of_this_version(copy) as source, source.connect() as rows, target.begin() as connection:

@@ -191,16 +191,9 @@ def vacuum(engine: Engine) -> None:
 
 
 def put_back(copy: pathlib.Path, file: pathlib.Path) -> None:
-    """Check a copy and put it in the place of the missing ``file``, atomically."""
+    """Put a copy in the place of the missing ``file``, atomically."""
     with replacing(file) as temporary:
         shutil.copyfile(copy, temporary)
-        check_length(copy)
-        engine = sqlite_engine(temporary, read_only=True)
-        with readable_errors(str(copy)), engine.connect() as connection:
-            findings = structure_damages(connection)
-        engine.dispose()
-        if findings:
-            raise CacheCorrupt(f"The copy {copy} is damaged ({findings[0]}). Use the copy beside another checkpoint.")
         # A log left by the missing database would be replayed into this one.
         for suffix in _SIDE_FILES:
             file.with_name(file.name + suffix).unlink(missing_ok=True)

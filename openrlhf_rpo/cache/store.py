@@ -35,7 +35,7 @@ from openrlhf_rpo.cache.rows import (
     set_kept,
     storable,
 )
-from openrlhf_rpo.cache.session import Database, Snapshot, is_missing, restore_database
+from openrlhf_rpo.cache.session import SQLITE, Database, Snapshot, is_missing, restore_database
 from openrlhf_rpo.cache.unfinished import unfinished_values
 from openrlhf_rpo.types import Begun, CacheDecision, Path, Question, StepRecord
 
@@ -84,7 +84,13 @@ class PathCache(CacheHistory):
 
     is_missing = staticmethod(is_missing)
     """Whether there is no cache at a URL: no file, or a database without tables."""
-    restore = staticmethod(restore_database)
+
+    @staticmethod
+    def restore(copy: str, url: str) -> None:
+        """Restore a missing database from a copy made by ``copy_to``, read to its end before. Raises ``CacheError``."""
+        Inspection(f"{SQLITE}{copy}").wait()
+        restore_database(copy, url)
+
     """Restore a missing database (second argument: its URL) from a copy made by ``copy_to``, atomically."""
 
     def snapshot(self) -> Snapshot:
@@ -128,7 +134,7 @@ class PathCache(CacheHistory):
         """
         ids = {question.question_id for question in questions}
         with self._transaction() as session:
-            replace_row(session, RunRow, key=MODEL, value=model)
+            replace_row(session, RunRow, key=MODEL, value=storable(model))
             if ids != set(session.scalars(select(QuestionRow.question_id))):
                 session.execute(delete(QuestionRow))
                 rows = [{name: storable(str(v)) for name, v in fields(question).items()} for question in questions]
@@ -170,7 +176,7 @@ class PathCache(CacheHistory):
         """Store a step's new paths, visits, record and waiting groups in one transaction, on disk on return.
 
         ``record.step`` must be the latest step + 1, and the step of every path and visit. ``waiting``: groups of later
-        steps, with what their samples have; scores and rejected tokens are not stored.
+        steps, with what their samples have; scores are not stored.
         """
         self.wait_until_inspected()
         for decision in decisions:

@@ -18,8 +18,8 @@ def load_tokenizer(model: str, *, offline: bool) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=offline, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # the libraries raise plain ones for a file that they do not understand
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ExchangeError(f"the tokenizer of {model} cannot be loaded: {reason}") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

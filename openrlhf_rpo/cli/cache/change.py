@@ -34,9 +34,9 @@ def prune(args: Namespace, out: Output) -> int:
         )
         if not confirm(question, args.yes):
             return _unchanged(out)
-        removed = cache.prune(step)
-    out.emit({"readable_from_step": step, "removed_paths": removed})
-    out.line(f"{removed:,} paths were removed; the oldest step is now {step}. `vacuum` frees the space on disk.")
+        removed, oldest = cache.prune(step), cache.kept_from
+    out.emit({"readable_from_step": oldest, "removed_paths": removed})
+    out.line(f"{removed:,} paths were removed; the oldest step is now {oldest}. `vacuum` frees the space on disk.")
     return 0
 
 

@@ -1,6 +1,8 @@
 """Every checkpoint has a consistent copy of the cache, so the checkpoint folder is enough to resume (docs/resume.md)."""
 
+import contextlib
 import os
+import re
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -157,6 +159,19 @@ def test_a_damaged_copy_is_refused_and_nothing_takes_its_place(cache, copy, file
     with pytest.raises(CacheCorrupt, match=copy):
         PathCache.restore(copy, url)
     assert os.listdir(file.parent) == [file.name + ".lock"]
+
+
+@pytest.mark.parametrize("there", ["sqlite", "postgresql"])
+def test_a_copy_with_a_damaged_row_is_refused_by_name_and_another_one_advised(cache, tmp_path, there, postgres_url) -> None:
+    copy = tmp_path / "ckpt" / "_actor" / "global_step0" / "rpo_cache.db"
+    cache.copy_to(str(copy))
+    with contextlib.closing(sqlite3.connect(copy)) as connection, connection:
+        connection.execute("UPDATE paths SET score = 0.5")
+    other = f"sqlite:///{tmp_path}/other/c.db" if there == "sqlite" else postgres_url()
+    latest = re.escape(str(copy.parents[1] / "latest"))
+    with pytest.raises(CacheCorrupt, match=f"{copy} is damaged: .* name another one in {latest}, and resume from that"):
+        PathCache.restore(str(copy), other)
+    assert PathCache.is_missing(other)
 
 
 @pytest.mark.parametrize("there", ["sqlite", "postgresql"])

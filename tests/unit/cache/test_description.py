@@ -45,7 +45,7 @@ def test_a_database_of_the_first_schema_is_upgraded_with_its_paths(cache, url, r
     cache.describe(QUESTIONS, "m")
     before = cache.paths(["q", "r"])
     cache.close()
-    config = migrations._config()
+    config = migrations.config()
     engine = create_engine(url)
     with engine.begin() as connection:
         config.attributes["connection"] = connection

@@ -1,6 +1,7 @@
 """``openrlhf-rpo cache`` as a person and as a program meet it, on a real cache of the testbed's tokenizer."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path as File
 
@@ -222,6 +223,7 @@ def test_a_checkpoints_step_can_be_read_behind_those_that_were_pruned(cache, doc
     assert document("diff", 0, 2)["replaced"] == 1
     status, _, err = cache("diff", 1, 2)
     assert status == 1 and "step 1: this cache can be read from step 2 to step 2, and at step 0" in err
+    assert document("prune", 0, "--yes") == {"readable_from_step": 2, "removed_paths": 0}
 
 
 @pytest.mark.parametrize(("name", "kind"), [("out.parquet", "parquet"), ("out.jsonl", "json")])
@@ -245,6 +247,15 @@ def test_what_removes_or_replaces_asks_first(cache, document, tmp_path, folder):
         assert status == 1 and "Say so with --yes" in err
     assert document("info")["latest_step"] == 2 and document("info")["readable_from_step"] == 0
     assert file.read_text() == "mine"
+
+
+def test_a_tokenizer_that_the_libraries_do_not_understand_is_as_good_as_none(cache, folder, tmp_path):
+    model = tmp_path / "newer"
+    shutil.copytree(model_dir("main"), model)
+    content = json.loads((model / "tokenizer.json").read_text())
+    (model / "tokenizer.json").write_text(json.dumps(content | {"normalizer": {"type": "OfALaterVersion"}}))
+    status, _, err = cache("show", "aa01", "--tokenizer", model)
+    assert status == 1 and f"the tokenizer of {model} cannot be loaded: " in err
 
 
 def test_rollback_prune_and_vacuum(document):
