@@ -16,7 +16,8 @@ _POSTGRES = re.compile(
 _PLAIN = r"[\w./,~-]*"
 _PARAMETERS = {
     **dict.fromkeys(("service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey"), _PLAIN),
-    **dict.fromkeys(("port", "connect_timeout", "target_session_attrs"), _PLAIN),
+    **dict.fromkeys(("connect_timeout", "target_session_attrs"), _PLAIN),
+    "port": "[0-9,]*",
     "host": _PLAIN + "(:[0-9]{1,5})?",
     "user": r"[\w.@+$-]*",
     "options": r"(-c ?|--)search_path=[\w,]+",

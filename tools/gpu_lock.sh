@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# requirements/gpu.lock: what the gpu extra needs on Linux x86_64 with Python 3.12, without flash-attn, which has no wheel.
+# requirements/gpu.lock: what the gpu and postgres extras need on Linux x86_64 with Python 3.12, without flash-attn, which has no wheel.
 # Every other package has one, but for two in pure Python.
 #
 #   tools/gpu_lock.sh          resolve it again: pins that still fit setup.py stay
@@ -17,7 +17,7 @@ from importlib.metadata import requires
 
 for requirement in requires("openrlhf-rpo"):
     what, _, condition = requirement.partition(";")
-    if not condition or 'extra == "gpu"' in condition:
+    if not condition or 'extra == "gpu"' in condition or 'extra == "postgres"' in condition:
         print(what)
 PYTHON
 .venv/bin/uv pip compile "$folder/wanted" --override "$folder/override" --output-file "$folder/lock" \

@@ -188,8 +188,11 @@ def _make_files_absolute(flat: argparse.Namespace) -> None:
     in_copy = _RAYS_COPIES in os.getcwd()
     for name in _WRITTEN:
         value = getattr(flat, name) or ""
-        path = "" if "://" in value and not value.startswith(_SQLITE) else value.removeprefix(_SQLITE)
-        if not path:  # unset, or the URL of a server
+        is_url = "://" in value and not value.startswith(_SQLITE)
+        if is_url and name != "rpo.cache.url":
+            raise UsageError(f"--{name} {value}: give a folder; a bucket has to be mounted as one")
+        path = value.removeprefix(_SQLITE)
+        if is_url or not path:
             continue
         if in_copy and not os.path.isabs(path):
             raise UsageError(

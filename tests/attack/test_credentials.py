@@ -37,6 +37,7 @@ DATABASES = [
         "POSTGRESQL+PSYCOPG://me:SECRET@h/d",
     ),
     *("postgresql+psycopg:/me:SECRET@h/db", "postgresql+psycopg//me:SECRET@h/db", "//me:SECRET@h/db", "me:SECRET@h/db"),
+    *(PG + rest for rest in ("h/db?port=SECRET", "h/db?port=1,SECRET")),
     *("sqlite:///c.db?password=SECRET", "sqlite:///c.db#SECRET", "sqlite://me:SECRET@h/c.db", " " + PG + "me:SECRET@h/db"),
 ]
 SERVERS = [

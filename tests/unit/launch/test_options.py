@@ -303,6 +303,12 @@ def test_absolute_places_and_servers_stay(parse):
     assert parse(rpo__cache__url="sqlite:////a/b.db", ckpt__path="/a/b").rpo.cache.url == "sqlite:////a/b.db"
 
 
+@pytest.mark.parametrize("name", ["ckpt__path", "ckpt__output_dir", "logger__tensorboard_dir"])
+def test_a_bucket_is_no_folder(parse, name):
+    with pytest.raises(UsageError, match=f"--{name.replace('__', '.')} s3://bucket/run: give a folder; a bucket has"):
+        parse(**{name: "s3://bucket/run"})
+
+
 @pytest.fixture
 def submitted(tmp_path, monkeypatch):
     """The working directory of a job: Ray's copy of what was uploaded."""
