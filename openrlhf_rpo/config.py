@@ -92,7 +92,7 @@ class AsyncOptions:
     max_age: int = option(
         4,
         "do not train on an answer of which a policy sampled a part that is more steps behind than this: it is stored, and "
-        "another question takes its place",
+        "another question takes its place (with a reward model it is trained on: what is not has no score)",
         bounds=NOT_NEGATIVE,
     )
 
@@ -214,7 +214,8 @@ class RPOConfig:
     engine_limits: str | None = option(
         None,
         "SEQUENCES or SEQUENCES,TOKENS: at most so many sequences at a time and tokens a pass in an engine (vLLM's "
-        "max_num_seqs and max_num_batched_tokens; default: what vLLM sets for offline work on this hardware)",
+        "max_num_seqs and max_num_batched_tokens; default: what vLLM sets for offline work on this hardware; on a CPU "
+        "TOKENS is at least --data.max_len)",
         may_change=True,
     )
     method: Method = field(default_factory=METHODS["rpo"])

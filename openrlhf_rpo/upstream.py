@@ -40,7 +40,6 @@ _CLASSES = {
     "BasePPOTrainer": "openrlhf.trainer.ppo_trainer",
     "CriticPPOTrainer": "openrlhf.trainer.ray.ppo_critic",
     "compute_eval_metrics": "openrlhf.trainer.ppo_trainer",
-    "batch_vllm_engine_call": "openrlhf.trainer.ray.vllm_engine",
     "PromptDataset": "openrlhf.datasets",
     "blending_datasets": "openrlhf.datasets.utils",
     "get_tokenizer": "openrlhf.utils.utils",

@@ -85,6 +85,7 @@ class Batches:
                 asked = self.selection.choose(math.ceil(wanted / tail - 1e-9), tried, step, begun, in_flight)
                 if len(asked) < missing:  # a run with more passes over the data goes on from here
                     stream.position, stream.postponed, self.begun = before
+                    self._made, rollout.work = [], None
                     return None
                 if wanted > missing:  # which of them are too many has nothing to do with why they were asked
                     asked.sort(key=lambda one: self._place(step, one.question.question_id))
@@ -103,7 +104,7 @@ class Batches:
         seconds = dict(rollout.clock.seconds)
         seconds["rollout"] -= rollout.gate.parked - parked
         failures = rollout.scorer.failures if rollout.scorer is not None else 0
-        return Batch(kept, dropped, waiting, seconds, rollout.engine_metrics(kept + dropped), failures)
+        return Batch(kept, dropped, waiting, seconds, rollout.engine_metrics(kept + dropped + waiting), failures)
 
     def on_the_way(self) -> list[Begun]:
         """Every group that is begun and of no finished batch, as it is; the rollout stands still."""

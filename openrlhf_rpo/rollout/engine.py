@@ -159,7 +159,7 @@ class _RPOEngine(RolloutRayActor):
 
     async def _complete(self, request: Request, drafts: dict[str, Any] | None, n_before: int = 0) -> Generated:
         """``n_before``: new tokens of the sample so far."""
-        if self.stopped:
+        if self.stopped and request.rejected is None:  # else another policy would draw what this one rejected a token for
             return Generated(as_ids(), as_log_probs(), "unfinished")
         rejected = request.rejected
         params = SamplingParams(
@@ -232,4 +232,5 @@ def engine_for(rpo: Any, param_dtype: str, trains: bool = True) -> Any:
         drafts = rpo.drafts
         own["stops"] = rpo.tail < 1
         own["speculation"] = None if drafts.mode == "off" else speculative_config(drafts.tokens, drafts.mode == "auto")
-    return ray.remote(type(_RPOEngine.__name__, (_RPOEngine,), own))
+    at_once = 1_000_000  # Ray's 1,000 would let a call to stop wait behind the groups
+    return ray.remote(max_concurrency=at_once)(type(_RPOEngine.__name__, (_RPOEngine,), own))

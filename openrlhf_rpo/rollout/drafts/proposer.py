@@ -44,6 +44,8 @@ class Proposer:
         """Seconds that drafts saved and that no group was told yet; 0 where nothing is timed without them."""
         runner_module.RejectionSampler = CoupledSampler
         runner_module.build_logitsprocs = _with_logit_bias(runner_module.build_logitsprocs)
+        # Near the length that a drafter with a model can read, vLLM would give every request a draft of zeros instead.
+        runner_module.GPUModelRunner._input_fits_in_drafter = lambda runner, metadata: True
 
     def load_model(self, *args: object, **kwargs: object) -> None:
         """Called by vLLM; there is no model."""

@@ -1,6 +1,7 @@
 """Which groups make a batch: those begun before, those asked now, and none that is in flight or too old."""
 
 from contextlib import nullcontext
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -49,7 +50,9 @@ class Rollout:
         self.asked.append([one.question.question_id for one in asked])
         done = len(asked) if enough is None else enough
         late = [i >= done if self.waits is None else self.waits(one.question.question_id) for i, one in enumerate(asked)]
-        return [self.group(one.question, one.reason, step, waits) for one, waits in zip(asked, late, strict=True)]
+        groups = [self.group(one.question, one.reason, step, waits) for one, waits in zip(asked, late, strict=True)]
+        self.work = SimpleNamespace(groups=groups)
+        return groups
 
     def group(self, question, reason, step, waits):
         parts = (Part(self.version(question.question_id), 1),)
@@ -97,6 +100,16 @@ def test_a_group_that_is_too_old_is_stored_only_and_another_takes_its_place(batc
     assert names(batch.kept) == [ORDER[0], ORDER[2]] and names(batch.dropped) == [ORDER[1]]
     assert made.n_too_old(batch.dropped, 7) == 1 == batch.metrics["groups"] - 2
     assert names(batches(version=lambda name: 5).make(7).kept) == ORDER[:2]  # one step behind, as max_age allows
+
+
+def test_a_batch_that_the_data_do_not_fill_leaves_nothing_on_the_way(batches):
+    """24 turns, of which the 21st has no signal and needs one more."""
+    turns = count(1)
+    made = batches(dynamic=True, asynchronous=False, size=4, scores=lambda name: (0.0, float(next(turns) != 21)))
+    for step in range(1, 6):
+        assert len(made.make(step).kept) == 4
+        made.committed(step)
+    assert made.make(6) is None and made.on_the_way() == []
 
 
 def test_a_reward_model_scores_only_what_is_trained_on(batches):
@@ -270,7 +283,7 @@ def test_with_a_tail_more_groups_are_begun_and_those_that_wait_come_first_in_the
     made = batches(dynamic=dynamic, tail=0.5, waits=lambda name: name in late)
     batch = made.make(1)
     assert made.rollout.asked == [ORDER[:4]]
-    assert names(batch.kept) == [ORDER[1], ORDER[3]] and batch.dropped == [] and batch.metrics["groups"] == 2
+    assert names(batch.kept) == [ORDER[1], ORDER[3]] and batch.dropped == [] and batch.metrics["groups"] == 4
     assert names(batch.waiting) == late and [group.begun for group in batch.waiting] == made.begun
     assert [(group.asked, group.chance, group.due) for group in made.begun] == [("unfinished", None, 2)] * 2
     late.clear()

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from vllm.logprobs import FlatLogprobs
 
 from openrlhf_rpo.rollout.engine import _RPOEngine, log_probs_of, offline_limits, without_weight
 from openrlhf_rpo.rollout.requests import Generated, Request, rounding
-from openrlhf_rpo.types import Rejected, as_log_probs
+from openrlhf_rpo.types import Rejected, as_ids, as_log_probs
 
 POLICY = {3: 0.5, 4: 0.3, 5: 0.2}
 
@@ -89,3 +90,19 @@ def test_a_stop_reaches_samples_that_the_engine_does_not_know_yet():
     engine.llm = SimpleNamespace(abort=abort)
     asyncio.run(engine.stop())
     assert engine.stopped and aborts == [{"known", "late"}, {"late"}, {"late"}]
+
+
+def test_a_stop_leaves_the_first_token_after_a_rejection_to_the_policy_that_rejected():
+    engine = object.__new__(_RPOEngine)
+    engine.stopped, engine.running = True, set()
+
+    async def generate(prompt, params, request_id):
+        found = FlatLogprobs([0], [1], [5], [-1.0], [1], [None])
+        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[5], logprobs=found, finish_reason="length")])
+
+    engine.llm = SimpleNamespace(generate=generate, model_config=SimpleNamespace(logprobs_mode="raw_logprobs"))
+    plain = Request(as_ids((1, 2)), max_tokens=9, seed=0, temperature=1.0, top_p=1.0, rejected=None)
+    begun = [
+        asyncio.run(engine._generate_one(one, None)) for one in (plain, replace(plain, rejected=Rejected(3, -0.5, 0.0)))
+    ]
+    assert [(list(one.token_ids), one.finish_reason) for one in begun] == [([], "unfinished"), ([5], "unfinished")]
