@@ -138,9 +138,10 @@ def state_of(run: Run) -> list[str]:
             "or ran out of data. Everything up to here is shown."
         )
     if run.records and not run.accuracy():
+        why = "it includes prefixes" if run.replays else "it is of the questions trained on"
         notes.append(
             "No evaluation was recorded (--eval.dataset, --eval.steps): accuracy from the bare question is unknown. The "
-            "training score is no substitute, because it includes prefixes."
+            f"training score is no substitute, because {why}."
         )
     if run.records and not any(name in run.records[-1].metrics for name in TRAINING_FIGURES):
         notes.append(

@@ -166,7 +166,10 @@ def _against(runs: Sequence[Run]) -> list[str]:
 
 def _pair(run: Run, full: Run) -> list[str]:
     found = []
-    for cost, shown in (("tokens", lambda x: f"{_count(x)} generated tokens"), ("seconds", lambda x: f"{_duration(x)}")):
+    for cost, shown in (
+        ("tokens", lambda x: f"{_count(x)} generated tokens"),
+        ("seconds", lambda x: f"{_duration(x)} of steps"),
+    ):
         ours, theirs = accuracy_by(run, cost), accuracy_by(full, cost)
         if len(ours) < 2 or len(theirs) < 2:
             continue
@@ -181,6 +184,7 @@ def _pair(run: Run, full: Run) -> list[str]:
             less = less.replace("fewer", "less") if cost == "seconds" else less
             found.append(f"To reach {goal:.3f}: {run.name} {shown(x)}, {full.name} {shown(y)} ({less}).")
     best = {r.name: max((y for _, y in r.accuracy()), default=math.nan) for r in (run, full)}
+    found += [f"The initial cache of {r.name} is not in its time." for r in (run, full) if found and r.initial_tokens]
     if all(math.isfinite(value) for value in best.values()):
         found.append("Best accuracy: " + ", ".join(f"{name} {value:.3f}" for name, value in best.items()) + ".")
     if not found:

@@ -94,7 +94,8 @@ def test_only_later_steps_are_read_again_unless_the_run_went_back(tmp_path, begi
         ({"initialised": False, "cached": 3, "questions": 8, "records": []}, "3 of 8 questions have a path so far"),
         ({"records": []}, "No step was committed yet"),
         ({"planned_steps": 5}, "Unfinished: 2 of 5 steps"),
-        ({"evaluations": []}, "No evaluation was recorded"),
+        ({"evaluations": []}, "because it includes prefixes"),
+        ({"evaluations": [], "kind": "plain"}, "because it is of the questions trained on"),
         ({}, "an earlier version of openrlhf_rpo wrote"),
         ({"kept_from": 7}, "replaced before step 7 were pruned"),
         ({"notes": ("said elsewhere",)}, "said elsewhere"),
@@ -261,7 +262,10 @@ def test_against_a_plain_run_at_equal_tokens_and_for_equal_accuracy():
     told = summarise([build(), plain])["against"]
     assert "After 200 generated tokens: a 0.700, b 0.500 (interpolated accuracy)." in told
     assert "To reach 0.600: a 150 generated tokens, b 400 generated tokens (62% fewer)." in told
+    assert "To reach 0.600: a 15 s of steps, b 20 s of steps (25% less)." in told
     assert told[-1] == "Best accuracy: a 0.700, b 0.600."
+    told = summarise([build(initial_tokens=7), plain])["against"]
+    assert told[-2] == "The initial cache of a is not in its time."
 
 
 def test_a_run_that_only_lost_accuracy_is_not_said_to_have_reached_any_sooner():
