@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from openrlhf_rpo.errors import guarded
+from lab.runs import digest_of_code
+from openrlhf_rpo.errors import UsageError, guarded
 from openrlhf_rpo.evaluation.result import hardware, versions
 
 BENCHMARKS = {  # name -> module below lab, what it measures
@@ -43,6 +44,8 @@ def main(words: Sequence[str]) -> int:
     """Run the benchmark that ``words`` name; its exit status. Raises UserError."""
     args = build_parser(words).parse_args(words)
     if args.report is not None:
+        if args.report.suffix:
+            raise UsageError(f"--report {args.report}: a name without a dot, to which .json, .md and .png are added")
         args.report.parent.mkdir(parents=True, exist_ok=True)
     figures = args.run(args)
     print(json.dumps(figures))
@@ -89,8 +92,17 @@ def header(title: str, known: dict[str, Any]) -> list[str]:
         "",
         f"    {known['command']}",
         "",
-        *([f"The runs are of {len(code)} versions of the package.", ""] if len(code := known.get("code", ())) > 1 else []),
+        *_versions_of(known.get("code", [])),
     ]
+
+
+def _versions_of(code: Sequence[str]) -> list[str]:
+    """A line of Markdown about the versions of the package that the runs are of, unless it is this one."""
+    if len(code) > 1:
+        return [f"The runs are of {len(code)} versions of the package.", ""]
+    if code and code != [digest_of_code()]:
+        return ["The runs are of another version of the package than this report.", ""]
+    return []
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

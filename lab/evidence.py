@@ -214,6 +214,7 @@ def _summary(one: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
     quiet = [run["seconds"] for run in runs.values() if run["quiet"]]
     return {
         "steps": one["steps"],
+        "steps_made": one["steps_made"],
         "averaged": _spread([run["accuracy"] for run in runs.values()]) if averaged else None,
         "policy": _spread([curve[-1][1] for curve in curves]),
         "tokens": _spread([run["tokens"] for run in runs.values()]),
@@ -255,14 +256,14 @@ def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) ->
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
-    """The mean over seeds with its 95 % interval: bootstrap, with wider percentiles for few seeds; below five of them the
-    smallest and the largest value.
+    """The mean over seeds with its 95 % interval: bootstrap, with wider percentiles for few seeds; below eight of them
+    the smallest and the largest value.
 
     Percentiles of 2.5 % hold the mean of eight values in nine of ten cases. These are the ones whose interval is as wide as
     Student's (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.4; t by Cornish and Fisher).
     """
     n = len(values)
-    if n < 5:
+    if n < 8:  # where the bootstrap cannot be so wide: its means are no farther apart than these
         return Interval(fmean(values), min(values), max(values))
     z, free = NormalDist().inv_cdf(0.975), n - 1
     t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
@@ -308,7 +309,7 @@ def _results(found: Mapping[str, Any]) -> list[str]:
     rows = [
         [
             name,
-            f"{found['chosen'][NAMES[name]].removeprefix(f'{NAMES[name]}-')}, {one['steps']} steps",
+            f"{found['chosen'][NAMES[name]].removeprefix(f'{NAMES[name]}-')}, {_steps(one)}",
             *(_cell(one[what], "{:.3f} ± {:.3f} ({})") for what in ("averaged", "policy")),
             *(_cell(one[what], "{:,.0f} ± {:,.0f}") for what in ("tokens", "kept")),
             _cell(one["seconds"], "{:.0f} ± {:.0f} ({})"),
@@ -328,10 +329,17 @@ def _results(found: Mapping[str, Any]) -> list[str]:
         names = list(dict.fromkeys(figure for one in against.values() for figure in one))
         form = "{:.3f} ({:.3f} to {:.3f})"
         rows = [[name, *(_cell(one.get(figure), form) for figure in names)] for name, one in against.items()]
-        words = "differences in accuracy, ratios of tokens and seconds, mean (95 % interval; below five seeds: the range)"
+        words = "differences in accuracy, ratios of tokens and seconds, mean (95 % interval; below eight seeds: the range)"
         lines += [f"Against `{found['baseline']}`, the best arm on full answers: {words}.", ""]
         lines += [*table(["arm", *names], rows), ""]
     return lines
+
+
+def _steps(one: Mapping[str, Any]) -> str:
+    """The number of steps, and of those that were made where it is another."""
+    made = one["steps_made"]
+    short = "" if made == [one["steps"]] else f"{' to '.join(map(str, sorted({made[0], made[-1]})))} of "
+    return f"{short}{one['steps']} steps"
 
 
 def _tuning(found: Mapping[str, Any]) -> list[str]:

@@ -203,7 +203,7 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
         "data.prompt_dataset": train,
         "eval.dataset": held_out,
         "eval.n_samples_per_prompt": args.samples[0],
-        "eval.steps": max(1, arm.steps // args.evaluations),
+        "eval.steps": -(-arm.steps // args.evaluations),
         "rollout.batch_size": arm.questions,
         "rollout.n_samples_per_prompt": arm.samples,
         BATCH: size,
@@ -216,7 +216,8 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
     }
     variant = Variant(arm.label, options)
     training = Run(variant, seed, out / f"{arm.label}-{arm.steps}" / f"seed{seed}")
-    content = contents_of(str(train), str(held_out), str(on.model))
+    named = {str(value).rpartition(":")[0] or str(value) for value in options.values()}  # a method is FILE.py:NAME
+    content = contents_of(str(on.model), *sorted(name for name in named if Path(name).is_file()))
     return Cell(level, arm, Job(training, words_of([], training), content))
 
 
@@ -233,6 +234,7 @@ def figures_of(one: Cell, samples: int) -> dict[str, Any]:
     last = {"accuracy": curve[-1][2], "pass_at_k": {}, "tokens": figures.evaluations[-1][2]}
     return {
         "seed": one.seed,
+        "steps": len(figures.steps),
         "curve": curve,
         "generated_tokens": tokens[figures.steps[-1].step],  # plain OpenRLHF's last evaluation may be earlier
         "kept_tokens": round(sum(step.prefix * step.samples for step in figures.steps)),
@@ -262,7 +264,7 @@ def end_figures(folder: Path, data: Mapping[str, str], samples: int, on: Task) -
     held_out = next(name for name in data if name.endswith("heldout.jsonl"))
     asked = ["--data", held_out, "--samples", samples, "--temperature", 1, "--out", place]
     command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "eval", folder / "model", *asked, *option_words(on.options)]
-    if not list(place.glob("*.json")):
+    if not any(json.loads(file.read_text())["figures"] for file in place.glob("*.json")):  # else cut short
         with place.with_suffix(".txt").open("w") as log:
             status = subprocess.run([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT).returncode
         if status:
@@ -298,6 +300,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm) -> dict[str, Any]:
         "lr": arm.lr,
         "shape": arm.shape,
         "steps": arm.steps,
+        "steps_made": sorted({r["steps"] for r in results}),  # fewer, where dynamic sampling used up the questions
         "by_seed": {
             r["seed"]: {
                 "seconds": r["seconds"],

@@ -180,7 +180,8 @@ def compare(configuration: str, folder: Path, other: Path) -> list[str]:
 
 
 def run_uninterrupted(configuration: str, folder: Path) -> None:
-    if (folder / "model").exists():
+    done = folder / "done"
+    if done.exists():
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -193,6 +194,7 @@ def run_uninterrupted(configuration: str, folder: Path) -> None:
         return run_uninterrupted(configuration, folder)
     if attempt.root.returncode:
         raise RuntimeError(f"the uninterrupted run ended with status {attempt.root.returncode}, see {folder}/log.txt")
+    done.touch()
 
 
 def read_result(file: Path) -> Result:

@@ -27,13 +27,14 @@ TRAIN = {
 
 def trained(level: str, folder: Path, options: Mapping[str, object]) -> Path:
     """The folder of a run of 16 steps with its policies, made unless it is there; 64 questions, in data/train.jsonl."""
-    if not (folder / "model").exists():
+    if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
         train, _ = write_dataset(level, folder / "data", 64, 8, seed=0)
         places = {"ckpt.path": folder / "ckpt", "ckpt.output_dir": folder / "model", "data.prompt_dataset": train}
         with (folder / "log.txt").open("w") as log:
             command = train_command({**TRAIN, **options, **places, "actor.model_name_or_path": model_dir(level)})
             subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+        (folder / "done").touch()
     return folder
 
 

@@ -18,7 +18,7 @@ def test_smollm2_learns_a_chat_format_and_two_steps_of_verified_reuse_store_its_
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # as the benchmark would set it; a test process has 1
     assert main(["real", "--quick", "--out", str(tmp_path / "runs")]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["levels"][TUNED_ON]
-    assert list(found["tuning"]) == ["verify_raft-2x2-lr3e-05"]
+    assert list(found["tuning"]) == ["verify_raft-8x2-lr3e-05"]
     [database] = tmp_path.glob(f"runs/tuning/{TUNED_ON}/*/seed0/checkpoints/rpo_cache.db")
     with PathCache.open_to_read(f"sqlite:///{database}") as cache:
         assert [record.step for record in cache.records()] == [1, 2]

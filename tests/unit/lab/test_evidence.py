@@ -24,10 +24,10 @@ def arguments(tmp_path, *words: str) -> argparse.Namespace:
     return parser.parse_args(["--out", str(tmp_path), "--levels", "hard", "--tuning-seeds", "1", "2", *words])
 
 
-def summary(name: str, tokens: int, *ends: float) -> dict:
+def summary(name: str, tokens: int, *ends: float, **others) -> dict:
     """The frontier's figures of an arm: for each seed, from 1 on, its accuracy at the end; half of it at half of the way."""
     results = [
-        made_figures(seed, (0, 0.0, 0.125), (tokens // 2, 5.0, end / 2), (tokens, 10.0, end), quiet=seed == 1)
+        made_figures(seed, (0, 0.0, 0.125), (tokens // 2, 5.0, end / 2), (tokens, 10.0, end), quiet=seed == 1, **others)
         for seed, end in enumerate(ends, 1)
     ]
     return frontier.summarize(results, arms("hard")[name])
@@ -115,6 +115,13 @@ def test_the_baseline_is_the_full_answers_that_validation_found_best_and_seeds_a
     assert (tmp_path / "report.png").stat().st_size > 1000 and "](report.png)" in page
 
 
+def test_a_run_that_ended_before_its_last_step_is_said_to(tmp_path, monkeypatch):
+    monkeypatch.setitem(FRESH, "grpo_alone", summary("grpo_alone", 40_000, 1.0, 1.0, steps=9))
+    measured(monkeypatch, TRIED)
+    evidence.run(arguments(tmp_path, *WORDS))
+    assert ", 9 of 32 steps |" in (tmp_path / "report.md").read_text()
+
+
 def test_what_a_run_reached_before_its_first_evaluation_is_no_measurement():
     early, late = ((0, 0.0), (10_000, 0.8), (20_000, 0.9)), ((0, 0.0), (10_000, 0.4), (20_000, 0.9))
     assert cost_to([late], 0.6) == [pytest.approx(14_000)]
@@ -132,7 +139,7 @@ def test_an_interval_over_few_seeds_is_as_wide_as_students():
     half = 2.365 * stdev(values) / len(values) ** 0.5
     assert found.mean == pytest.approx(fmean(values))
     assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.1)
-    assert (over := evidence.over_seeds(values[:3])).low == -0.02 and over.high == 0.08
+    assert (over := evidence.over_seeds(values[:7])).low == -0.02 and over.high == 0.11
 
 
 def test_without_a_finished_run_there_is_no_report(tmp_path):

@@ -53,6 +53,16 @@ def test_a_finished_run_of_other_questions_or_options_is_not_reported(tmp_path, 
         frontier.measure(asked(tmp_path, **changes))
 
 
+def test_a_finished_run_of_other_code_of_a_method_is_not_reported(tmp_path):
+    method = tmp_path / "own.py"
+    method.write_text("class Own: ...\n")
+    changes = {"also": [f"rpo.method={method}:Own"]}
+    finish(asked(tmp_path, **changes))
+    method.write_text("class Own: other = True\n")
+    with pytest.raises(StudyError, match=r"trained on other content of .*own\.py: "):
+        frontier.measure(asked(tmp_path, **changes))
+
+
 def test_a_finished_run_of_another_model_at_the_same_path_is_not_reported(tmp_path, monkeypatch):
     model = tmp_path / "base"
     monkeypatch.setattr(frontier, "task", lambda name, found=frontier.task: replace(found(name), model=model))

@@ -38,6 +38,7 @@ def made_figures(seed: int, *curve: tuple[int, float, float], **others) -> dict:
     tokens, seconds, accuracy = curve[-1]
     return {
         "seed": seed,
+        "steps": 16,
         "curve": list(curve),
         "generated_tokens": tokens,
         "kept_tokens": tokens // 4,

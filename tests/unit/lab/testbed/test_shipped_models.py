@@ -10,13 +10,10 @@ import math
 import statistics
 
 import pytest
+import torch
 
-from lab.testbed import LEVELS, model_dir
+from lab.testbed import LEVELS, measure, model_dir
 from lab.testbed.task import answer, draw_split
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-measure = pytest.importorskip("lab.testbed.measure")
 
 QUESTIONS, SAMPLES, SEED, MARGIN = 96, 4, 20261121, 3.5
 BANDS = {

@@ -3,13 +3,12 @@
 import random
 
 import pytest
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.testbed.task import CAREFUL, demonstrate, draw_split
-
-transformers = pytest.importorskip("transformers")
-from lab.testbed.tokenizer import ALPHABET, build_tokenizer, save_tokenizer  # noqa: E402
+from lab.testbed.tokenizer import ALPHABET, build_tokenizer, save_tokenizer
 
 BUILT = build_tokenizer()
 
