@@ -87,11 +87,12 @@ class PathCache(CacheHistory):
 
     @staticmethod
     def restore(copy: str, url: str) -> None:
-        """Restore a missing database from a copy made by ``copy_to``, read to its end before. Raises ``CacheError``."""
+        """Restore the missing database at ``url`` from a copy made by ``copy_to``, atomically, once all of the copy is read.
+
+        Raises ``CacheError``.
+        """
         Inspection(f"{SQLITE}{copy}").wait()
         restore_database(copy, url)
-
-    """Restore a missing database (second argument: its URL) from a copy made by ``copy_to``, atomically."""
 
     def snapshot(self) -> Snapshot:
         """The cache as it is now, to be copied by any thread while steps are committed."""

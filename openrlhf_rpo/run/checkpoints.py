@@ -95,7 +95,8 @@ class Checkpoints:
         self._clear_staging()
 
     def _need_own(self) -> None:
-        if (self.path / "writer").read_text() != self._own:
+        writer = self.path / "writer"
+        if writer.exists() and writer.read_text() != self._own:
             raise Failed(
                 f"another run has begun in --ckpt.path {self.path}, and this one ends, or their checkpoints would mix: give "
                 "each run a folder of its own"
