@@ -12,30 +12,6 @@ Degenerate cases: a single candidate is always taken. ``off`` stores nothing and
 
 import random
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
-
-from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.option import SHARE, number_or_off, option
-
-
-def epsilon_option() -> Any:
-    """``--rpo.update.epsilon``; None is ``off``."""
-    return option(
-        0.1,
-        "probability of storing the best sample instead of another one; off keeps the initial cache",
-        bounds=SHARE,
-        parse=number_or_off,
-    )
-
-
-def need_initial_cache(epsilon: float | None, args: SimpleNamespace) -> None:
-    """Raises UsageError if nothing would ever be stored."""
-    if epsilon is None and args.rpo.init.mode == "progressive":
-        raise UsageError(
-            "--rpo.update.epsilon off keeps the initial cache, but --rpo.init.mode progressive starts with an empty one, "
-            "so nothing would ever be replayed: add --rpo.init.mode bulk or import"
-        )
 
 
 def pick(

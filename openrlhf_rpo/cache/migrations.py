@@ -26,17 +26,12 @@ def scripts_folder() -> pathlib.Path:
     raise CacheError(f"openrlhf_rpo in {package} was installed without its migration scripts. Install it again.")
 
 
-def is_current(connection: Connection, where: str) -> bool:
-    """Whether the schema is this version's.
+def schema_state(connection: Connection, where: str) -> Literal["none", "older", "current"]:
+    """Whether the database has tables, and of this version.
 
     Raises ``CacheNewer`` for an unknown revision, ``CacheError`` for other tables than a cache's, ``CacheCorrupt`` for
     tables that are not as this version made them.
     """
-    return schema_state(connection, where) == "current"
-
-
-def schema_state(connection: Connection, where: str) -> Literal["none", "older", "current"]:
-    """Whether the database has tables, and of this version. Raises as ``is_current`` does."""
     current, head = _revisions(connection, where)
     return "none" if current is None else "current" if current == head else "older"
 
@@ -44,9 +39,9 @@ def schema_state(connection: Connection, where: str) -> Literal["none", "older",
 def upgrade(connection: Connection, where: str) -> None:
     """Upgrade to head in the transaction of ``connection``. ``where`` names the database in messages.
 
-    Raises as ``is_current`` does, and ``CacheCorrupt`` for damaged rows.
+    Raises as ``schema_state`` does, and ``CacheCorrupt`` for damaged rows.
     """
-    if is_current(connection, where):
+    if schema_state(connection, where) == "current":
         return
     alembic = config()
     alembic.attributes["connection"] = connection
@@ -84,7 +79,7 @@ def _known() -> tuple[str | None, frozenset[str]]:
 
 
 def _revisions(connection: Connection, where: str) -> tuple[str | None, str | None]:
-    """(database's, this version's). Raises as ``is_current`` does."""
+    """(database's, this version's). Raises as ``schema_state`` does."""
     head, known = _known()
     is_sqlite = connection.dialect.name == "sqlite"  # where anyone can have made the file
     if is_sqlite:

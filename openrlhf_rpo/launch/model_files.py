@@ -4,12 +4,12 @@ Of the weights only headers and the first values of each tensor are read, so tha
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.launch.model_code import names_code
 
 _OBJECTS = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json")
 _INDEX = "model.safetensors.index.json"
@@ -114,7 +114,7 @@ def _expected(folder: Path, where: str) -> Tensors:
     import torch
     from transformers import AutoConfig, AutoModel
 
-    if any(_keys(_object(folder / "config.json", where), "auto_map")):
+    if names_code("config.json", folder / "config.json"):
         return {}  # built by the model's own code, which is not run here
     try:
         with torch.device("meta"):
@@ -123,13 +123,6 @@ def _expected(folder: Path, where: str) -> Tensors:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UsageError(f"{where}: config.json describes no model that can be built: {reason}") from error
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-
-
-def _keys(value: Any, key: str) -> Iterator[bool]:
-    if isinstance(value, dict):
-        yield key in value
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _keys(item, key)
 
 
 def _compare(expected: Tensors, found: Tensors, where: str) -> None:

@@ -12,20 +12,13 @@ On the testbed this method learns little or nothing; ``rpo`` does.
 """
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import ClassVar
 
-from openrlhf_rpo.algo.cuts import largest_cut, parse_largest, uniform
-from openrlhf_rpo.algo.epsilon_greedy import epsilon_option, need_initial_cache, pick
-from openrlhf_rpo.algo.methods.method import Choice, Cut, Method, Scored, Stored
-from openrlhf_rpo.algo.methods.rpo import RPO, capped, parse_budget
+from openrlhf_rpo.algo.methods.rpo import RPO
 from openrlhf_rpo.option import option, options_of
-from openrlhf_rpo.types import OWN, Path
-
-_OF_RPO = options_of(RPO)
 
 
-class Paper(Method):
+class Paper(RPO):
     """The paper's choices, taken literally."""
 
     sets: ClassVar[Mapping[str, object]] = {
@@ -38,38 +31,15 @@ class Paper(Method):
         "algo.advantage.is_correction_level": "off",
     }
 
-    # The paper's accuracy table uses ratio:0.5, its timing tables fixed:300, fixed:500 and fixed:800.
-    cut_max: str = option("ratio:0.5", _OF_RPO["cut_max"].metadata["help"])
-    budget_rule: str = option("factor:1", _OF_RPO["budget_rule"].metadata["help"])
-    update_epsilon: float | None = epsilon_option()
-
-    @property
-    def admits_wrong(self) -> bool:
-        return True
-
-    def check(self) -> None:
-        parse_largest(self.cut_max)
-        parse_budget(self.budget_rule)
-
-    def check_run(self, args: SimpleNamespace) -> None:
-        need_initial_cache(self.update_epsilon, args)
-
-    def paths(self, stored: Stored, n_samples: int) -> Sequence[Path]:
-        return (stored.paths[OWN],) * n_samples if OWN in stored.paths else ()
-
-    def cuts(self, cut: Cut) -> Sequence[int]:
-        largest = largest_cut(self.cut_max, len(cut.path), cut.shortest_path)
-        return cut.alike(lambda: uniform(largest, cut.least, cut.generator))
-
-    def budget(self, prefix_length: int, cut: int, remaining: int) -> int:
-        return capped(self.budget_rule, prefix_length, cut, remaining)
+    # The paper's accuracy table uses --rpo.cut.max ratio:0.5, its timing tables fixed:300, fixed:500 and fixed:800.
+    budget_rule: str = option("factor:1", options_of(RPO)["budget_rule"].metadata["help"])
+    # No options here: made without ``option``.
+    replay_share: float = 0.0
+    replay_max_reuses: int = 0
+    cut_at: str = "uniform"
+    cut_scope: str = "group"
+    update_admit: str = "any"
+    update_on_all_wrong: str = "keep"
 
     def loss_from(self, prefix_lengths: Sequence[int]) -> Sequence[int]:
         return [0] * len(prefix_lengths)
-
-    def store(self, group: Scored) -> Choice:
-        if self.update_epsilon is None:
-            return Choice({}, "update_off")
-        every = range(len(group.scores))
-        index, outcome = pick(group.rewards, group.path_lengths, every, self.update_epsilon, group.generator)
-        return Choice({OWN: index}, outcome)

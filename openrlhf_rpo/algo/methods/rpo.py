@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from openrlhf_rpo.algo.cuts import largest_cut, parse_largest, uncertain, uniform
-from openrlhf_rpo.algo.epsilon_greedy import epsilon_option, need_initial_cache, pick
+from openrlhf_rpo.algo.epsilon_greedy import pick
 from openrlhf_rpo.algo.methods.method import Choice, Cut, Scored
 from openrlhf_rpo.algo.methods.replay import Replay
-from openrlhf_rpo.option import POSITIVE, need, option, parse_amount
+from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.option import POSITIVE, SHARE, need, number_or_off, option, parse_amount
 from openrlhf_rpo.types import OWN
 
 REMAINING = "remaining"
@@ -43,7 +44,12 @@ class RPO(Replay):
     budget_rule: str = option(
         REMAINING, "tokens a sample may generate: remaining (what its prefix leaves) or factor:F (at most F times its cut)"
     )
-    update_epsilon: float | None = epsilon_option()
+    update_epsilon: float | None = option(
+        0.1,
+        "probability of storing the best sample instead of another one; off keeps the initial cache",
+        bounds=SHARE,
+        parse=number_or_off,
+    )
     update_admit: str = option(
         "rewarded", "which samples may be stored: rewarded, or any (the paper's equation)", choices=("rewarded", "any")
     )
@@ -62,7 +68,11 @@ class RPO(Replay):
         parse_budget(self.budget_rule)
 
     def check_run(self, args: SimpleNamespace) -> None:
-        need_initial_cache(self.update_epsilon, args)
+        if self.update_epsilon is None and args.rpo.init.mode == "progressive":
+            raise UsageError(
+                "--rpo.update.epsilon off keeps the initial cache, but --rpo.init.mode progressive starts with an empty "
+                "one, so nothing would ever be replayed: add --rpo.init.mode bulk or import"
+            )
 
     def cuts(self, cut: Cut) -> Sequence[int]:
         largest = largest_cut(self.cut_max, len(cut.path), cut.shortest_path)

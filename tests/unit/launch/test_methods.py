@@ -6,6 +6,7 @@ from openrlhf_rpo.algo.methods import METHODS, RPO
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch import options
+from openrlhf_rpo.option import options_of
 
 OWN = """
 from openrlhf_rpo.algo.methods import RPO
@@ -42,7 +43,7 @@ def test_a_method_has_its_own_options_and_defaults_and_no_others(command, name):
     args = command(rpo__method=name)
     assert method(args) == METHODS[name]()
     for option in ("cut", "replay", "update", "budget", "verify"):
-        owned = any(name.startswith(f"{option}_") for name in METHODS[name].__dataclass_fields__)
+        owned = any(name.startswith(f"{option}_") for name in options_of(METHODS[name]))
         assert hasattr(args.rpo, option) == owned
 
 
