@@ -338,8 +338,9 @@ def _results(found: Mapping[str, Any]) -> list[str]:
 def _steps(one: Mapping[str, Any]) -> str:
     """The number of steps, and of those that were made where it is another."""
     made = one["steps_made"]
-    short = "" if made == [one["steps"]] else f"{' to '.join(map(str, sorted({made[0], made[-1]})))} of "
-    return f"{short}{one['steps']} steps"
+    if made == [one["steps"]]:
+        return f"{one['steps']} steps"
+    return f"{' to '.join(map(str, sorted({made[0], made[-1]})))} of {one['steps']} steps"
 
 
 def _tuning(found: Mapping[str, Any]) -> list[str]:

@@ -52,6 +52,11 @@ def visible(text: str) -> str:
     )
 
 
+def reason_of(error: BaseException) -> str:
+    """The first line of an error's message; the name of its class where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 _LOGIN = re.compile(r"//[^/\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s?#'\"]*)[?#][^\s'\"]*=[^\s'\"]*")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# requirements/gpu.lock: what the gpu and postgres extras need on Linux x86_64 with Python 3.12, without flash-attn, which has no wheel.
-# Every other package has one, but for two in pure Python.
+# requirements/gpu.lock: what the gpu and postgres extras need on Linux x86_64 with Python 3.12, without flash-attn, which has
+# no wheel. Every other package has one, but for two in pure Python.
 #
 #   tools/gpu_lock.sh          resolve it again: pins that still fit setup.py stay
 #   tools/gpu_lock.sh --check  fail if that changes it; nothing is installed

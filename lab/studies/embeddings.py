@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.errors import UsageError, reason_of
 from openrlhf_rpo.launch.model_code import file_with_code
 
 _BATCH = 64
@@ -30,7 +30,7 @@ class Embedder:
             self._device = "cuda" if torch.cuda.is_available() else "cpu"  # the cluster's GPUs may be on other hosts
             self._model = AutoModel.from_pretrained(model).to(self._device).float().eval()
         except (OSError, ValueError) as error:
-            raise UsageError(f"--embedder {model}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+            raise UsageError(f"--embedder {model}: cannot be loaded: {reason_of(error)}") from error
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._longest = self._model.config.to_dict().get("max_position_embeddings") or 512

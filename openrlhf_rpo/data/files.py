@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.errors import UsageError, reason_of
 
 _DEEPEST = 60  # pyarrow's types nest up to 64 deep
 _LONGEST_LINE = 2**26  # bytes
@@ -38,16 +38,14 @@ def readable(names: Sequence[str], flag: str = "") -> Iterator[None]:
     except (DatasetNotFoundError, ConnectionError) as error:
         raise UsageError(f"{shown}: {_not_fetched(names, error)}") from error
     except (*_READERS_RAISE, DatasetsError) as error:
-        cause = error.__cause__ or error
-        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        raise UsageError(f"{shown}: cannot be read: {reason}") from error
+        raise UsageError(f"{shown}: cannot be read: {reason_of(error.__cause__ or error)}") from error
 
 
 def _not_fetched(names: Sequence[str], error: Exception) -> str:
     name = next((name for name in names if not Path(name).exists()), names[0])
     file = f"{name.rsplit('/')[-1]}.parquet"
     return (
-        f"there is no such file or folder here, and the hub did not give it: {str(error).splitlines()[0]}\n"
+        f"there is no such file or folder here, and the hub did not give it: {reason_of(error)}\n"
         "Correct the name, or write the data set to a file on a machine with a network,\n"
         f"    python -c \"from datasets import load_dataset; load_dataset('{name}', split='train').to_parquet('{file}')\"\n"
         f"and give {file} instead"
@@ -266,9 +264,9 @@ def _check_parquet(file: Path) -> None:
                 done += len(batch)
     except pa.ArrowException as error:
         what = "not Parquet, or cut short" if "footer" in str(error) or "bytes" in str(error) else "damaged"
-        raise _Bad(f"{f', after row {done:,}' if done else ''}: {what}: {str(error).splitlines()[0]}") from error
+        raise _Bad(f"{f', after row {done:,}' if done else ''}: {what}: {reason_of(error)}") from error
     except OSError as error:  # what pyarrow raises for damaged pages
-        raise _Bad(f": cannot be read: {str(error).splitlines()[0]}") from error
+        raise _Bad(f": cannot be read: {reason_of(error)}") from error
     if not done:
         raise _Bad(": the data set is empty: the file has no rows")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_rpo.data import columns, sources
-from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.errors import UsageError, reason_of
 
 FOLDER = "data/benchmarks"
 
@@ -49,7 +49,7 @@ def rows(name: str, folder: Path) -> list[dict[str, str]]:
     except UsageError as error:
         if file is not None:
             raise
-        raise UsageError(_missing(name, benchmark, folder, str(error).splitlines()[0])) from error
+        raise UsageError(_missing(name, benchmark, folder, reason_of(error))) from error
     question = columns.choose("--data", None, ("question", benchmark.question), table.column_names)
     answer = columns.choose("--data", None, ("answer", benchmark.answer), table.column_names)
     found = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from openrlhf_rpo.errors import ExchangeError
+from openrlhf_rpo.errors import ExchangeError, reason_of
 from openrlhf_rpo.run.files import tokenizer_fingerprint
 from openrlhf_rpo.types import FinishReason, TokenIds, as_ids
 
@@ -19,8 +19,7 @@ def load_tokenizer(model: str, *, offline: bool) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=offline, trust_remote_code=False)
     except Exception as error:  # the libraries raise plain ones for a file that they do not understand
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ExchangeError(f"the tokenizer of {model} cannot be loaded: {reason}") from error
+        raise ExchangeError(f"the tokenizer of {model} cannot be loaded: {reason_of(error)}") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

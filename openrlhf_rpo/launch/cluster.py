@@ -10,7 +10,7 @@ from typing import Any
 
 from openrlhf_rpo import platform
 from openrlhf_rpo.credentials import objection
-from openrlhf_rpo.errors import UsageError, end_on_term
+from openrlhf_rpo.errors import UsageError, end_on_term, reason_of
 from openrlhf_rpo.launch.failures import chain_of
 from openrlhf_rpo.platform.cpu import FLOAT32, has_nvcc
 from openrlhf_rpo.upstream import n_processes
@@ -170,8 +170,7 @@ def join(address: str, **options: Any) -> None:
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         init_ray(address=address, **options)
     except OSError as error:  # ConnectionError is one
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): {remedy}") from error
+        raise UsageError(f"no Ray cluster answers at RAY_ADDRESS {address} ({reason_of(error)}): {remedy}") from error
 
 
 def resources_of(address: str) -> tuple[dict[str, float], list[dict[str, float]]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.errors import ExchangeError, UsageError
+from openrlhf_rpo.errors import ExchangeError, UsageError, reason_of
 from openrlhf_rpo.exchange.sources import check_source, import_source
 from openrlhf_rpo.launch.model_code import refuse_model_code
 from openrlhf_rpo.launch.model_files import check_models
@@ -136,9 +136,8 @@ def load_tokenizer(args: SimpleNamespace) -> Any:
     except UsageError:
         raise
     except Exception as error:  # transformers raises whatever a wrong value leads to
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         remedy = "" if os.path.isdir(path) else " There is no such folder here, so it was looked up on the hub"
-        raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason}{remedy}") from error
+        raise UsageError(f"--actor.model_name_or_path {path}: cannot be read: {reason_of(error)}{remedy}") from error
     if hasattr(tokenizer, "tokenizer"):  # a processor of texts and images
         if args.rpo.enable:
             raise UsageError(

@@ -183,8 +183,9 @@ def _pair(run: Run, full: Run) -> list[str]:
             less = f"{1 - x / y:.0%} fewer" if x < y else f"{x / y - 1:.0%} more"
             less = less.replace("fewer", "less") if cost == "seconds" else less
             found.append(f"To reach {goal:.3f}: {run.name} {shown(x)}, {full.name} {shown(y)} ({less}).")
+        if cost == "seconds":
+            found += [f"The initial cache of {r.name} is not in its time." for r in (run, full) if r.initial_tokens]
     best = {r.name: max((y for _, y in r.accuracy()), default=math.nan) for r in (run, full)}
-    found += [f"The initial cache of {r.name} is not in its time." for r in (run, full) if found and r.initial_tokens]
     if all(math.isfinite(value) for value in best.values()):
         found.append("Best accuracy: " + ", ".join(f"{name} {value:.3f}" for name, value in best.items()) + ".")
     if not found:

@@ -90,7 +90,6 @@ class Checkpoints:
     def claim(self) -> None:
         """Begin to write here, without a former run's unfinished checkpoint. A run that is still alive here, with another
         cache, can publish nothing from now on."""
-        self.path.mkdir(parents=True, exist_ok=True)
         _write(self.path / "writer", self._own)
         self._clear_staging()
 

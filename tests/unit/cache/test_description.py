@@ -1,9 +1,6 @@
 """What a cache says about its run: questions, model, and outlines of its paths."""
 
-from alembic import command
-from sqlalchemy import create_engine, text
-
-from openrlhf_rpo.cache import PathCache, migrations
+from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.types import Question
 
 QUESTIONS = [Question("q", "<user>1+1?", "2", "sums", "1+1?"), Question("r", "<user>2+2?", "4", "sums", "2+2?")]
@@ -38,25 +35,6 @@ def test_outlines_are_every_stored_path_by_step(cache, commit) -> None:
         ("r", 0, 2, 1.0, 0.75),
         ("r", 1, 3, 1.0, 0.75),
     ]
-
-
-def test_a_database_of_the_first_schema_is_upgraded_with_its_paths(cache, url, reopen) -> None:
-    """Made by downgrading to that schema."""
-    cache.describe(QUESTIONS, "m")
-    before = cache.paths(["q", "r"])
-    cache.close()
-    config = migrations.config()
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0001")
-        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == "0001"
-    engine.dispose()
-    with reopen() as again:
-        assert again.paths(["q", "r"]) == before
-        assert again.questions() == {} and again.model is None
-        again.describe(QUESTIONS, "m")
-        assert len(again.questions()) == 2
 
 
 def test_a_reader_sees_outlines_beside_the_writer(cache, url, commit) -> None:

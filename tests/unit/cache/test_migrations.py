@@ -15,7 +15,7 @@ from openrlhf_rpo.cache import PathCache, migrations
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheNewer, CacheOlder
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.session import make_engine
-from openrlhf_rpo.types import Begun, CacheDecision, Part, Prefix, Sample, StepRecord
+from openrlhf_rpo.types import Begun, CacheDecision, Part, Prefix, Question, Sample, StepRecord
 
 REPOSITORY = File(__file__).parents[3]
 
@@ -176,6 +176,20 @@ def test_a_schema_of_a_later_version_is_refused_with_both_revisions(cache, reope
         with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0007") as refusal:
             attempt()
         assert where in str(refusal.value)
+
+
+def test_a_cache_of_the_first_schema_knows_no_question_until_it_is_described_again(cache, url, reopen) -> None:
+    questions = [Question("q", "<user>1+1?", "2", "sums", "1+1?"), Question("r", "<user>2+2?", "4", "sums", "2+2?")]
+    cache.describe(questions, "m")
+    before = cache.paths(["q", "r"])
+    cache.close()
+    downgrade(url, "0001")
+    assert revision(url) == "0001"
+    with reopen() as again:
+        assert again.paths(["q", "r"]) == before
+        assert again.questions() == {} and again.model is None
+        again.describe(questions, "m")
+        assert len(again.questions()) == 2
 
 
 def test_the_folder_alembic_does_not_hide_the_package_alembic_and_the_cache_is_light(url) -> None:

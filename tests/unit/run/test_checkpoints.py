@@ -13,6 +13,7 @@ from openrlhf_rpo.run.checkpoints import CACHE_FILE, Checkpoints, step_of
 from openrlhf_rpo.upstream import STAGING
 
 INF = float("inf")
+BOTH = ("_actor", "_critic")
 
 
 def stage(path: Path, tag: str, metric=None, groups=("_actor",)) -> None:
@@ -85,9 +86,9 @@ def operations(monkeypatch, stop_at: int) -> None:
     monkeypatch.setattr(Path, "write_text", guarded(Path.write_text))
 
 
-def kill_while_publishing(checkpoints: Checkpoints, tag: str, stop_at: int, groups=("_actor", "_critic")) -> None:
+def kill_while_publishing(checkpoints: Checkpoints, tag: str, stop_at: int) -> None:
     checkpoints.claim()
-    stage(checkpoints.path, tag, groups=groups)
+    stage(checkpoints.path, tag, groups=BOTH)
     with pytest.MonkeyPatch.context() as patch:
         operations(patch, stop_at)
         with contextlib.suppress(Killed):
@@ -99,13 +100,12 @@ def kill_while_publishing(checkpoints: Checkpoints, tag: str, stop_at: int, grou
 def test_wherever_publishing_is_killed_a_complete_checkpoint_is_found(make, tmp_path, stop_at, new):
     """Keeps one checkpoint, so that the old one is removed as early as possible."""
     old = new.replace("4", "2")
-    groups = ("_actor", "_critic")
-    publish(make(max_num=1), old, groups=groups)
+    publish(make(max_num=1), old, groups=BOTH)
     kill_while_publishing(make(max_num=1), new, stop_at)
     make().claim()
     tag = make(max_num=1).settle()
     assert tag in (old, new)
-    for group in groups:
+    for group in BOTH:
         assert (tmp_path / group / "latest").read_text() == tag
         assert (tmp_path / group / tag / "weights.pt").read_text() == tag
     assert (tmp_path / "_actor" / tag / CACHE_FILE).read_text() == "cache"
@@ -116,11 +116,10 @@ def test_wherever_publishing_is_killed_a_complete_checkpoint_is_found(make, tmp_
 @pytest.mark.parametrize("new", ["global_step4", "best_global_step4"])
 def test_wherever_publishing_the_first_is_killed_a_complete_one_is_found_or_none(make, tmp_path, stop_at, new):
     """An actor's checkpoint without the critic's would be refused."""
-    groups = ("_actor", "_critic")
     kill_while_publishing(make(), new, stop_at)
     tag = make().settle(critic=True)
     assert tag in (None, new) and (stop_at < 9 or tag == new)
-    for group in groups if tag else ():
+    for group in BOTH if tag else ():
         assert (tmp_path / group / "latest").read_text() == tag
         assert (tmp_path / group / tag / "weights.pt").read_text() == tag
 
