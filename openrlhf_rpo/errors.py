@@ -57,7 +57,8 @@ def reason_of(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-_LOGIN = re.compile(r"//[^/\s'\"]*@")
+# Any login, but for that of a path cache where it is a user alone: messages give such URLs to be used as they are.
+_LOGIN = re.compile(r"(?<!postgresql\+psycopg:)//[^/\s'\"]*@|//[^/\s'\"]*:[^/\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s?#'\"]*)[?#][^\s'\"]*=[^\s'\"]*")
 
 

@@ -28,15 +28,16 @@ def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
             "comparisons": compared,
         }
     )
+    names = _names(files)
     ks = sorted({int(k) for _, d in documents for k in d["figures"]["pass_at_k"]} - {1})
     out.table(
         ["result", "accuracy", "95 %", "sd", *(f"pass@{k}" for k in ks), "tokens", "truncated", "questions", "samples"],
-        [_row(file, d["figures"], ks) for file, d in documents],
+        [_row(names[file], d["figures"], ks) for file, d in documents],
     )
     for file, document in documents:
         if (agreement := document["figures"].get("agreement")) is not None:
             judge = document["settings"].get("judge")
-            out.line(f"{file.stem}: judged by {judge}, which agrees with the reward on {agreement:.1%} of the samples")
+            out.line(f"{names[file]}: judged by {judge}, which agrees with the reward on {agreement:.1%} of the samples")
     if compared:
         out.line("\naccuracy against the first result on the same questions, paired bootstrap over questions", "bold")
         out.table(["result", "against", "difference", "95 %", "better", "worse", "significant"], map(_difference, compared))
@@ -50,6 +51,7 @@ def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
 def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[list[dict[str, Any]], list[str]]:
     """Each result against the first one with the same questions, and the reasons why others were not compared."""
     first: dict[str, tuple[Path, dict[str, Any]]] = {}
+    names = _names([file for file, _ in documents])
     found, refused = [], []
     for file, document in documents:
         base_file, base = first.setdefault(document["settings"]["questions"], (file, document))
@@ -62,7 +64,7 @@ def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[list[
             difference = compare(document["parts"], base["parts"])
         except ValueError as error:
             raise ResultError(f"{base_file} and {file} cannot be compared: {error}") from error
-        found.append({"result": file.stem, "against": base_file.stem, **difference})
+        found.append({"result": names[file], "against": names[base_file], **difference})
     return found, refused
 
 
@@ -103,7 +105,7 @@ def _finished(file: Path) -> dict[str, Any]:
     if document["figures"] is None:
         raise ResultError(f"{file} is not finished; this command goes on where it stopped: {document['command']}")
     try:  # all that is shown or compared
-        _row(file, document["figures"], [int(k) for k in document["figures"]["pass_at_k"]])
+        _row(file.stem, document["figures"], [int(k) for k in document["figures"]["pass_at_k"]])
         hash(document["settings"]["questions"])
         accuracies(list(document["parts"].values()))
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
@@ -111,9 +113,15 @@ def _finished(file: Path) -> dict[str, Any]:
     return document
 
 
-def _row(file: Path, figures: dict[str, Any], ks: Sequence[int]) -> list[Any]:
+def _names(files: Sequence[Path]) -> dict[Path, str]:
+    """The files' names without ``.json``, in full where two are called the same."""
+    alike = Counter(file.stem for file in files)
+    return {file: file.stem if alike[file.stem] == 1 else str(file.with_suffix("")) for file in files}
+
+
+def _row(name: str, figures: dict[str, Any], ks: Sequence[int]) -> list[Any]:
     return [
-        file.stem,
+        name,
         f"{figures['accuracy']:.3f}",
         _bounds(*figures["interval"]),
         None if figures["repeat_sd"] is None else f"{figures['repeat_sd']:.3f}",

@@ -142,6 +142,8 @@ def test_what_other_packages_say_is_shown_without_logins(capsys):
     text = "no answer from 'https://me:SE@SECRET@h/a?token=SECRET', http://h/b?x=SECRET&y=1 or http://h/c#d"
     hidden = "no answer from 'https://***@h/a?***', http://h/b?*** or http://h/c#d"
     assert without_credentials(text) == hidden
+    url = "postgresql+psycopg://rpo@h/runs"  # advised, to be used as it is: it can hold no password
+    assert without_credentials(f"{url}, postgresql+psycopg://me:SECRET@h/d") == f"{url}, postgresql+psycopg://***@h/d"
     report = Report(as_json=False)
     report._console = Console(width=200)
     report.add([Finding(FAIL, "model", text)])

@@ -186,6 +186,14 @@ def test_results_are_compared_question_by_question(tmp_path, capsys):
     assert "+0.500" in shown and "0.500 to 0.500" in shown
 
 
+def test_results_of_one_name_are_told_apart_by_their_folders(tmp_path, capsys):
+    (tmp_path / "x").mkdir()
+    files = [result(tmp_path / name, {"a": [0], "b": [1]}) for name in ("a.json", "x/a.json")]
+    assert main(["eval", "--compare", *files, "--json"]) == 0
+    [comparison] = json.loads(capsys.readouterr().out)["comparisons"]
+    assert (comparison["result"], comparison["against"]) == (f"{tmp_path}/x/a", f"{tmp_path}/a")
+
+
 def test_a_result_that_shares_its_questions_with_no_other_is_named(tmp_path, capsys):
     """Several data sets of one command are shown without that."""
     others = SETTINGS | {"questions": "others"}
