@@ -40,7 +40,7 @@ def patch_engine(module: Any) -> None:
         kwargs |= {"worker_extension_cls": EXTENSION, "block_size": 32, "dtype": dtype}
         # Chunked prefill rewinds the request's seeded generator, which a CPU generator does not support.
         tokens = getattr(self, "limits", {}).get("max_num_batched_tokens", 8192)
-        kwargs |= {"enable_chunked_prefill": False}
+        kwargs |= {"enable_chunked_prefill": False, "long_prefill_token_threshold": 0}
         kwargs |= {"max_num_batched_tokens": max(tokens, kwargs.get("max_model_len") or 0)}
         kwargs.pop("gpu_memory_utilization", None)
         if kwargs.get("enforce_eager"):

@@ -29,6 +29,12 @@ DTYPES = {FLOAT32: "float32", "bf16": "bfloat16", "fp16": "float16"}
 """``--ds.param_dtype`` -> vLLM's ``dtype``."""
 STREAMED = 16
 """Tokens between two looks at a sample that may have to stop. Each look costs as much time as a token."""
+FROM_HERE, GENERATE, SCORE = range(3)
+"""vLLM's priorities, the first served first: a text goes on from what the engine has just computed of it, and a group from
+the paths that were scored, before what waits takes their place in the prefix cache."""
+READ_AT_ONCE = 1024
+"""Tokens of a prompt, in a pass of an engine with drafts: where log-probs are asked for, vLLM's model runner V1 has the
+logits of all of them at once, in float32, and did not set that memory aside."""
 _ABORTED = "abort"
 """vLLM's finish reason of a request that was ended from outside."""
 
@@ -84,12 +90,13 @@ class _RPOEngine(RolloutRayActor):
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.longest = kwargs["max_model_len"]
         self.running = set[str]()  # samples that may be stopped
-        kwargs["scheduler_cls"] = SCHEDULER
+        kwargs |= {"scheduler_cls": SCHEDULER, "scheduling_policy": "priority"}
         kwargs = offline_limits(kwargs["max_model_len"], kwargs["tensor_parallel_size"]) | dict(self.limits) | kwargs
         if self.dtype:
             kwargs["dtype"] = self.dtype
         if self.speculation:
             kwargs["speculative_config"] = self.speculation
+            kwargs["long_prefill_token_threshold"] = min(READ_AT_ONCE, self.longest)
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours
             allow_logit_bias(SamplingParams)
         await super().__init__(*args, **kwargs)
@@ -143,7 +150,7 @@ class _RPOEngine(RolloutRayActor):
         """
         text = (request.token_ids + drawn.token_ids)[: self.longest - 1]
         n = len(text) - len(request.token_ids)
-        read = await self._score_one(ScoreRequest(text, n)) if n else as_log_probs()
+        read = await self._score_one(ScoreRequest(text, n), FROM_HERE) if n else as_log_probs()
         return replace(drawn, log_probs=read + drawn.log_probs[n:])
 
     async def _generate_one(self, request: Request, drafts: dict[str, Any] | None) -> Generated:
@@ -181,7 +188,8 @@ class _RPOEngine(RolloutRayActor):
         if rejected is None:  # else it has one token to draw, which comes at once
             self.running.add(name)
         try:
-            async with aclosing(self._outputs(request.token_ids, params, name)) as outputs:  # closing ends the request
+            priority = FROM_HERE if n_before else GENERATE
+            async with aclosing(self._outputs(request.token_ids, params, name, priority)) as outputs:  # closing ends it
                 async for output in outputs:
                     new, reason = output.outputs[0], output.outputs[0].finish_reason
                     token_ids.extend(new.token_ids)
@@ -197,14 +205,17 @@ class _RPOEngine(RolloutRayActor):
             log_probs[0] = without_weight(token_ids[0], log_probs[0], rejected, processed)
         return Generated(token_ids, log_probs, "unfinished" if reason in (None, _ABORTED) else reason)
 
-    def _outputs(self, token_ids: TokenIds, params: SamplingParams, name: str) -> AsyncGenerator[RequestOutput, None]:
-        return self.llm.generate(TokensPrompt(prompt_token_ids=token_ids.tolist()), params, request_id=name)
+    def _outputs(
+        self, token_ids: TokenIds, params: SamplingParams, name: str, priority: int
+    ) -> AsyncGenerator[RequestOutput, None]:
+        prompt = TokensPrompt(prompt_token_ids=token_ids.tolist())
+        return self.llm.generate(prompt, params, request_id=name, priority=priority)
 
     async def score_group(self, paths: list[ScoreRequest]) -> list[LogProbs]:
         """The policy's log-probs of each path's tokens, at temperature 1."""
-        return await asyncio.gather(*(self._score_one(path) for path in paths))
+        return await asyncio.gather(*(self._score_one(path, SCORE) for path in paths))
 
-    async def _score_one(self, path: ScoreRequest) -> LogProbs:
+    async def _score_one(self, path: ScoreRequest, priority: int) -> LogProbs:
         head = len(path.token_ids) - path.n_tokens - 1  # the token before a path gives the log-prob of its first
         params = SamplingParams(
             max_tokens=1,  # vLLM must generate at least one token, which is not used
@@ -216,7 +227,7 @@ class _RPOEngine(RolloutRayActor):
             extra_args={HEAD: head},
         )
         final = None
-        async for output in self._outputs(path.token_ids, params, random_uuid()):
+        async for output in self._outputs(path.token_ids, params, random_uuid(), priority):
             final = output
         if final is None or final.prompt_logprobs is None or final.num_cached_tokens > head:
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")

@@ -115,6 +115,7 @@ class ThriftyProposer(Proposer):
         self.drafting = self.drafted = True
         """Whether the pass that runs has drafts, and whether the one before it had."""
         self.requests: set[str] = set()
+        """What the last pass gave a token; a request in the midst of its prompt gets none."""
         self.began = 0.0
         self.spent, self.lengths = 0.0, Counter[str]()
         """Seconds of timed passes since the engine was idle, and the tokens they gave each request."""
@@ -134,7 +135,8 @@ class ThriftyProposer(Proposer):
             self.lengths.update(given)
             if self.drafting == self.drafted:  # the engine has handed out the tokens of the one before in this time
                 self.pace.add(len(self.requests), self.drafting, sum(given.values()), now - self.began)
-        self.requests, self.began, self.drafted = set(running), now, self.drafting
+        self.requests = {request for request, sampled in zip(running, sampled_token_ids, strict=True) if sampled}
+        self.began, self.drafted = now, self.drafting
         self.drafting = self.pace.pays(len(running))
         return self.drafting
 

@@ -85,6 +85,8 @@ for case in changes:
         "prefixes": config.cache_config.enable_prefix_caching,
         "sleeps": config.model_config.enable_sleep_mode,
         "second_runner": config.use_v2_model_runner,
+        "policy": config.scheduler_config.policy,
+        "of_a_prompt": config.scheduler_config.long_prefill_token_threshold,
         "scheduled_ahead": config.scheduler_config.async_scheduling,
         "speculation": speculation and [speculation.method, speculation.num_speculative_tokens],
     })
@@ -100,6 +102,8 @@ H100 = {
     "prefixes": True,
     "sleeps": True,
     "second_runner": True,
+    "policy": "priority",
+    "of_a_prompt": 0,
     "scheduled_ahead": True,
     "speculation": None,
 }
@@ -115,7 +119,7 @@ CASES = {
     "drafts, to evaluate": ({"drafts": "on", "trains": False}, {}),
     "drafts": (
         {"drafts": "auto"},
-        {"second_runner": False, "scheduled_ahead": False, "speculation": ["custom_class", 4]},
+        {"second_runner": False, "scheduled_ahead": False, "speculation": ["custom_class", 4], "of_a_prompt": 640},
     ),
 }
 

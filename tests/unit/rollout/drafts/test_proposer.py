@@ -89,3 +89,14 @@ def test_a_pass_that_read_a_prompt_is_not_timed(proposer):
     proposer.runner.requests["s"] = proposer.runner.requests["r"]
     proposer.propose([[6], [5]], np.array([3, 2]), np.array([[1, 5, 6], [1, 5, 0]]))
     assert all(timing.passes == 0 for timing in proposer.pace.timings.values())
+
+
+def test_a_pass_that_read_the_rest_of_a_prompt_is_not_timed(proposer):
+    """With chunked prefill, as on a GPU: a request in the midst of its prompt runs in every pass, and is given no token."""
+    proposer.runner.input_batch.req_ids.append("s")
+    proposer.runner.requests["s"] = proposer.runner.requests["r"]
+    for sampled in ([[5], []], [[6], []], [[7], [5]]):
+        proposer.propose(sampled, np.array([2, 1]), np.array([[1, 5], [1, 0]]))
+    assert all(timing.passes == 0 for timing in proposer.pace.timings.values()) and proposer.spent == 0
+    proposer.propose([[8], [6]], np.array([2, 1]), np.array([[1, 5], [1, 0]]))
+    assert sum(timing.passes for timing in proposer.pace.timings.values()) == 1
