@@ -51,7 +51,7 @@ FORMER: dict[str, str | dict[str, str]] = {
     "rpo.init.temperature": "nothing: --rpo.init.mode bulk samples at --rollout.temperature",
     "rpo.init.top_p": "nothing: --rpo.init.mode bulk samples with --rollout.top_p",
     "rpo.init.max_new_tokens": "nothing: --rpo.init.mode bulk samples up to --rollout.max_new_tokens",
-    "rpo.init.batch_size": "nothing: --rpo.init.mode bulk commits 256 questions at a time",
+    "rpo.init.batch_size": "nothing: --rpo.init.mode bulk commits 256 questions an engine at a time",
     "rpo.init.max_tries": "nothing: --rpo.init.mode bulk samples in up to 3 rounds",
     "rpo.cache.log_probs": "nothing: the sampled tokens' log-probs are always stored",
     "rpo.dynamic.keep": _GONE,

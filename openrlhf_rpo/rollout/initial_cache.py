@@ -19,7 +19,7 @@ from openrlhf_rpo.rollout.imported_paths import import_paths
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout, Sampling
 from openrlhf_rpo.types import Group, Path, Question
 
-_BATCH = 256  # questions between two commits
+_BATCH = 256  # questions of an engine between two commits, each of which waits for the longest sample
 _ROUNDS = 3  # of sampling, for questions whose sample may not enter
 
 
@@ -39,14 +39,15 @@ def fill_initial_cache(
 def sample_paths(cache: PathCache, rollout: Rollout, questions: Sequence[Question], config: RPOConfig) -> None:
     """One path per question from the initial policy (paper, eq. 1); wrong ones that may not enter are sampled again."""
     sampling = replace(rollout.sampling, n_samples=1)
+    size = _BATCH * len(rollout.generator.engines)
     first, passed = cache.initial_reached  # where an interrupted initialization stopped
     for attempt in range(first, _ROUNDS):
         done = set(cache.question_ids())
         pending = [(i, q) for i, q in enumerate(questions) if i >= passed and q.question_id not in done]
         passed = 0
-        with tqdm(total=len(pending), desc=f"Initial cache, round {attempt + 1}", unit="question") as bar:
-            for start in range(0, len(pending), _BATCH):
-                places, batch = zip(*pending[start : start + _BATCH], strict=True)
+        with rollout.awake(), tqdm(total=len(pending), desc=f"Initial cache, round {attempt + 1}", unit="question") as bar:
+            for start in range(0, len(pending), size):
+                places, batch = zip(*pending[start : start + size], strict=True)
                 paths, tokens = sample_batch(rollout, batch, sampling, attempt, config.method.admits_wrong, bar)
                 cache.commit_initial(paths, tokens, (attempt, places[-1] + 1))
 

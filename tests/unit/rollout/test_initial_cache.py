@@ -1,5 +1,6 @@
 """Paths that the initial policy samples: of which policy, with which seeds, and after an interruption."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,11 +23,19 @@ class Rollout:
 
     sampling = replace(ONE_EACH, n_samples=4)
 
-    def __init__(self, dies_at=None):
+    def __init__(self, dies_at=None, engines=1):
         self.asked, self.dies_at = [], dies_at
+        self.generator = SimpleNamespace(engines=[None] * engines)
+        self.is_awake = False
+
+    @contextmanager
+    def awake(self):
+        self.is_awake = True
+        yield
+        self.is_awake = False
 
     def sample_bare(self, questions, sampling, step, progress):
-        assert sampling.n_samples == 1
+        assert sampling.n_samples == 1 and self.is_awake
         if len(self.asked) == self.dies_at:
             self.dies_at = None
             raise KeyboardInterrupt
@@ -47,7 +56,9 @@ def cache(tmp_path, monkeypatch):
 
 def test_they_are_of_the_policy_before_any_step():
     with tqdm(disable=True) as bar:
-        paths, _ = sample_batch(Rollout(), QUESTIONS[:1], ONE_EACH, 0, False, bar)
+        rollout = Rollout()
+    with rollout.awake(), tqdm(disable=True) as bar:
+        paths, _ = sample_batch(rollout, QUESTIONS[:1], ONE_EACH, 0, False, bar)
     assert [(path.question_id, path.parts) for path in paths] == [("a", ((0, 3),))]
 
 
@@ -58,6 +69,12 @@ def test_a_wrong_sample_is_drawn_again_with_other_seeds_and_none_of_an_evaluatio
     one, also_one, two, three = (step for step, _ in rollout.asked)
     assert one == also_one and len({one, two, three, EVAL_STEP}) == 4 and max(one, two, three) < 0
     assert cache.question_ids() == ["a", "b"]
+
+
+def test_more_engines_have_more_questions_at_a_time(cache):
+    rollout = Rollout(engines=2)
+    sample_paths(cache, rollout, QUESTIONS, REFUSES_WRONG)
+    assert [names for _, names in rollout.asked] == ["abc", "bc", "c"]
 
 
 @pytest.mark.parametrize("dies_at", [1, 2, 3])
