@@ -29,7 +29,7 @@ from openrlhf_rpo.algo.methods.prefixes import choose_prefixes
 from openrlhf_rpo.algo.methods.verify import Verify
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.evaluation.session import training_args
-from openrlhf_rpo.launch.cluster import choose_device, connect, disconnect
+from openrlhf_rpo.launch.cluster import choose_device, connect
 from openrlhf_rpo.rollout.requests import Generated, GroupRequest, Request, ScoreRequest
 from openrlhf_rpo.types import LogProbs, Prefix
 from openrlhf_rpo.types import Path as StoredPath
@@ -157,7 +157,7 @@ def check(model: Path, data: Path, n_tokens: int, n_questions: int, n_samples: i
             by["{}, temperature {}, top_p {}".format(*setting)] = compare(engines, law, asked, bar)
         bar.close()
     finally:
-        disconnect()
+        ray.shutdown()
     counts = np.sum([found.pop("counts") for found in by.values()], axis=0)
     sums = {name: sum(found[name] for found in by.values()) for name in COUNTED}
     worst = max(found["log_prob_error"] for found in by.values())

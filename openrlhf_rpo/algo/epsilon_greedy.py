@@ -23,11 +23,8 @@ def pick(
 ) -> tuple[int, str]:
     """The index of the sample to store, and "best" or "random".
 
-    ``rewards`` (shaped) and ``path_lengths`` (tokens) cover the whole group, ``candidates`` are indices into it. Raises
-    ValueError if there is no candidate.
+    ``rewards`` (shaped) and ``path_lengths`` (tokens) cover the whole group, ``candidates``, one or more, are indices in it.
     """
-    if not candidates:
-        raise ValueError("no candidate to choose from")
     best = min(candidates, key=lambda i: (-rewards[i], path_lengths[i], i))
     others = [i for i in candidates if i != best]
     u = generator.random()

@@ -47,13 +47,11 @@ def shape_rewards(
     options: ShapingOptions,
     scores: Sequence[float] | None = None,
 ) -> list[float]:
-    """The shaped rewards of one group, in order. Raises ValueError unless there is one length per reward.
+    """The shaped rewards of one group, in order, one length per reward.
 
     ``scores`` (default: the rewards) say which samples are right: a sum of rewards can be above 0 for a wrong answer in the
     right format.
     """
-    if len(rewards) != len(path_lengths):
-        raise ValueError(f"{len(rewards)} rewards but {len(path_lengths)} path lengths")
     if options.alpha == 0 or not rewards:
         return list(rewards)
     reference = fmean(path_lengths)

@@ -105,7 +105,7 @@ def check_length(file: pathlib.Path) -> None:
         return  # pages may still be in the log
     with file.open("rb") as opened:
         header = opened.read(100)
-    if len(header) < 100 or header[24:28] != header[92:96]:
+    if not header.startswith(b"SQLite format 3\0") or len(header) < 100 or header[24:28] != header[92:96]:
         return  # no valid page count: left to SQLite
     page_bytes = int.from_bytes(header[16:18], "big")
     expected = int.from_bytes(header[28:32], "big") * (65536 if page_bytes == 1 else page_bytes)

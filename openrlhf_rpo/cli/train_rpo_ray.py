@@ -65,7 +65,9 @@ def run(args: SimpleNamespace) -> int:
     if not args.rpo.enable:
         upstream.train(args)
         return 0
-    from openrlhf_rpo.launch.cluster import disconnect, settled
+    import ray
+
+    from openrlhf_rpo.launch.cluster import settled
     from openrlhf_rpo.launch.failures import describe, what_is_safe
     from openrlhf_rpo.rollout.engine import engine_for
     from openrlhf_rpo.trainer import RPOTrainer
@@ -81,10 +83,10 @@ def run(args: SimpleNamespace) -> int:
     except Exception as error:  # of any process: the driver only explains it
         traceback.print_exc()
         message = describe(settled(error), args)
-        disconnect()
+        ray.shutdown()  # a local Ray stops, and the last output of its processes is printed
         raise Failed(message) from error
     except KeyboardInterrupt:
-        disconnect()
+        ray.shutdown()
         raise KeyboardInterrupt(what_is_safe(args)) from None
     return 0
 

@@ -114,8 +114,9 @@ def prepare(args: SimpleNamespace) -> Subject:
         device = choose_device(args)
         # These import OpenRLHF, which needs to know the device.
         from openrlhf_rpo.config import RPOConfig
-        from openrlhf_rpo.launch.preflight import check_questions, check_reward, load_tokenizer
+        from openrlhf_rpo.launch.preflight import check_questions, load_tokenizer
         from openrlhf_rpo.rollout.questions import load_eval_questions
+        from openrlhf_rpo.rollout.scoring import check_reward_source
 
         config, tokenizer = RPOConfig.from_namespace(args.rpo), load_tokenizer(args)
         if args.data.max_len is None:
@@ -123,7 +124,7 @@ def prepare(args: SimpleNamespace) -> Subject:
         questions = list({q.question_id: q for q in load_eval_questions(args, tokenizer)}.values())
         if warning := check_questions(args, config, questions):
             print(f"Warning: {warning}")
-        check_reward(args, config)
+        check_reward_source(config.reward, args.reward.remote_url)
     return Subject(args, device, config, tokenizer, questions)
 
 
@@ -161,17 +162,15 @@ def session(subject: Subject) -> Iterator[Session]:
     with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as resources:
         import ray
 
-        from openrlhf_rpo.launch.cluster import connect, disconnect
+        from openrlhf_rpo.launch.cluster import connect
         from openrlhf_rpo.rollout.engine import engine_for
         from openrlhf_rpo.rollout.generation import Generator
         from openrlhf_rpo.rollout.rollout import Rollout
         from openrlhf_rpo.rollout.scoring import make_scorer
 
         scorer = make_scorer(config.reward, args.reward.remote_url)
-        if scorer is None:
-            raise UsageError("no scores: give --rpo.reward.functions, or --reward.remote_url (a Python file or a server)")
         resources.callback(scorer.close)
-        resources.callback(disconnect)
+        resources.callback(ray.shutdown)
         connect(args, subject.device)
         print(f"Starting {args.vllm.num_engines} vLLM engine(s) on {subject.device}", flush=True)
         started = time.perf_counter()

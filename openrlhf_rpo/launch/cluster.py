@@ -213,13 +213,6 @@ def settled(error: BaseException, patience: float = 45) -> BaseException:
     return error
 
 
-def disconnect() -> None:
-    """Leave the cluster; a local one stops, and the last output of its processes is printed."""
-    import ray
-
-    ray.shutdown()
-
-
 def start_patiently(start: Callable[[], object], attempts: int = 3) -> None:
     """Start a local Ray, retrying timeouts: Ray gives its node 30 seconds, which a busy laptop may exceed."""
     for left in reversed(range(attempts)):

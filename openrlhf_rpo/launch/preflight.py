@@ -11,7 +11,6 @@ from openrlhf_rpo.errors import ExchangeError, UsageError, reason_of
 from openrlhf_rpo.exchange.sources import check_source, import_source
 from openrlhf_rpo.launch.model_code import refuse_model_code
 from openrlhf_rpo.launch.model_files import check_models
-from openrlhf_rpo.launch.options import SHIPPED_REWARD
 from openrlhf_rpo.launch.resume import check_cache
 from openrlhf_rpo.rewards.math import unparsable
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
@@ -43,7 +42,7 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
         print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
     if warning := check_labels(config, questions + held_out):
         print(f"Warning: {warning}", flush=True)
-    check_reward(args, config)
+    check_reward_source(config.reward, args.reward.remote_url)
     if args.logger.wandb.key:
         check_wandb()
     for flag, path in written_folders(args).items():
@@ -103,11 +102,6 @@ def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Qu
     """For an evaluation: ``check_labels``, after checking that each prompt leaves room for an answer."""
     _check_lengths(args, questions, "--eval.dataset")
     return check_labels(config, questions)
-
-
-def check_reward(args: SimpleNamespace, config: RPOConfig) -> None:
-    """Raises UsageError when the reward file cannot be loaded, or the URL is malformed."""
-    check_reward_source(config.reward, None if args.reward.remote_url == [SHIPPED_REWARD] else args.reward.remote_url)
 
 
 def check_wandb() -> str:

@@ -24,9 +24,7 @@ def cosine_reward(
     max_value_correct: float = 1.0,
     max_len: int = 1000,
 ) -> float:
-    """The reward of an answer of ``length`` tokens. Raises ValueError unless ``max_len`` is above 0."""
-    if max_len <= 0:
-        raise ValueError(f"max_len must be above 0 tokens, not {max_len}")
+    """The reward of an answer of ``length`` tokens; ``max_len`` is above 0."""
     start, end = (max_value_correct, min_value_correct) if correct else (min_value_wrong, max_value_wrong)
     progress = min(length / max_len, 1.0)
     return end + (start - end) * (1.0 + math.cos(math.pi * progress)) / 2

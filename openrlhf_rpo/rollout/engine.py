@@ -39,16 +39,15 @@ _ABORTED = "abort"
 """vLLM's finish reason of a request that was ended from outside."""
 
 
-def without_weight(token_id: int, log_prob: float, rejected: Rejected, processed: bool) -> float:
+def without_weight(token_id: int, log_prob: float, rejected: Rejected) -> float:
     """The policy's log-prob of a token that was drawn with ``rejected`` weighted, from the engine's ``log_prob``.
 
-    The engine reports it before the weight was applied, or (``processed``) after it, normalized. For the rejected token
-    itself vLLM 0.29 on CPU reports the weighted value, so its known log-prob is returned.
+    The engine reports it with the weight applied, normalized. For the rejected token itself vLLM 0.29 on CPU reports the
+    weighted value, so its known log-prob is returned.
     """
     if token_id == rejected.token_id:
         return rejected.log_prob
-    total = -math.expm1(rejected.log_prob) + rejected.weight * math.exp(rejected.log_prob)
-    return log_prob + math.log(total) if processed else log_prob
+    return log_prob + math.log(-math.expm1(rejected.log_prob) + rejected.weight * math.exp(rejected.log_prob))
 
 
 def log_probs_of(token_ids: Sequence[int], found: FlatLogprobs) -> list[float]:
@@ -201,8 +200,7 @@ class _RPOEngine(RolloutRayActor):
         if not token_ids and reason != _ABORTED:
             raise RuntimeError("the engine ended a request without any token")
         if rejected is not None:
-            processed = self.llm.model_config.logprobs_mode.startswith("processed")
-            log_probs[0] = without_weight(token_ids[0], log_probs[0], rejected, processed)
+            log_probs[0] = without_weight(token_ids[0], log_probs[0], rejected)
         return Generated(token_ids, log_probs, "unfinished" if reason in (None, _ABORTED) else reason)
 
     def _outputs(

@@ -71,8 +71,6 @@ class RewardFile:
 
     def load(self) -> RewardCall:
         path = os.path.abspath(self.path)
-        if not path.endswith(".py"):
-            raise ValueError(f"{path} is not a Python file")
         reward_func = getattr(execute("reward_func", path), "reward_func", None)
         if not callable(reward_func):
             raise ValueError(f"{path} defines no function reward_func(queries, prompts, labels)")

@@ -148,8 +148,6 @@ def make_scorer(options: RewardOptions, remote_urls: list[str] | None) -> Scorer
 
 def check_reward_source(options: RewardOptions, remote_urls: list[str] | None) -> None:
     """Raises UsageError unless the functions are known, the file loads and defines reward_func, or the URLs are valid."""
-    if options.functions and remote_urls:
-        raise UsageError("--rpo.reward.functions and --reward.remote_url are two sources of one reward: give one")
     source = _source(options, remote_urls)
     if isinstance(source, ShippedRewards):
         try:

@@ -87,7 +87,7 @@ WORDS = {
     "--data.input_template {:>999999999}": "it needs {} once",
     "--data.input_template {}{": "write other braces as {{ and }}",
     "--data.input_template {} --data.apply_chat_template": "is not used with --data.apply_chat_template: give one",
-    "--data.apply_chat_template": "--data.apply_chat_template does not fit",
+    "--data.apply_chat_template": "--data.apply_chat_template does not fit: Cannot use chat template",
     "--data.input_key prompt": "no column 'prompt' (--data.input_key); the columns are question, answer",
     "--data.label_key lable": "no column 'lable' (--data.label_key); the columns are question, answer",
     "--data.prompt_split dev": "there is no split 'dev'",
@@ -168,10 +168,6 @@ EMPTY = ("rpo.method", "ckpt.path", "data.input_key", "data.prompt_dataset", "ac
 def test_an_empty_value_is_refused_by_its_option(attack, name, value):
     said = attack([f"--{name}", value])
     assert f"--{name}" in said
-
-
-def test_no_reward_at_all_is_refused(attack):
-    assert "nothing gives rewards: --rpo.reward.functions" in attack([], rpo__reward__functions=None)
 
 
 def test_the_reward_models_folder_is_named_by_its_option(attack, made):

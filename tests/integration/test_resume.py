@@ -1,9 +1,6 @@
 """A run that is killed goes on from its last checkpoint as if it had never stopped: every row, every weight."""
 
-import fcntl
-import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +10,7 @@ import pytest
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.upstream import STAGING
 
-from .conftest import TrainingRun, refused, run_training, run_until, training_command
+from .conftest import refused, run_training, run_until, training_command
 
 
 def test_killed_after_a_commit_and_resumed_is_the_run_that_was_never_interrupted(
@@ -59,57 +56,6 @@ def test_groups_that_wait_and_what_was_learned_of_the_questions_are_those_of_the
         assert all(record.metrics["rpo/groups_waiting"] > 0 for record in cache.records()[:3])
         reasons = {visit.asked for visit in cache.visits_after(2)}
         assert "unfinished" in reasons and "signal" in reasons, reasons
-
-
-def test_a_second_start_is_refused_and_so_are_other_options(tmp_path, finished_run, same_options, capsys) -> None:
-    finished_run.copy_checkpoints(tmp_path)
-    said = refused(training_command(tmp_path, 3, **same_options), capsys)
-    assert "already holds 6 steps" in said and "--ckpt.load_enable" in said
-    other = {**same_options, "ckpt__load_enable": True, "rollout__temperature": 0.7}
-    assert "--rollout.temperature was 1.0, now 0.7" in refused(training_command(tmp_path, 3, **other), capsys)
-
-
-# ── The database, before a resume ──
-
-
-@pytest.fixture
-def stopped(tmp_path: Path, finished_run: TrainingRun) -> Path:
-    """A copy of a run's checkpoints, to damage; its database."""
-    finished_run.copy_checkpoints(tmp_path)
-    return tmp_path / "checkpoints" / "rpo_cache.db"
-
-
-def damage_truncated(file: Path) -> None:
-    os.truncate(file, file.stat().st_size // 2)
-
-
-def damage_flipped(file: Path) -> None:
-    """One bit of the header of the first page of rows."""
-    page = sqlite3.connect(file).execute("SELECT rootpage FROM sqlite_master WHERE name = 'paths'").fetchone()[0]
-    data = bytearray(file.read_bytes())
-    data[(page - 1) * 4096 + 3] ^= 0x40
-    file.write_bytes(data)
-
-
-@pytest.mark.parametrize("damage", [damage_truncated, damage_flipped])
-def test_a_damaged_database_is_refused_with_the_copy_that_takes_its_place(
-    tmp_path, stopped, same_options, capsys, damage
-) -> None:
-    damage(stopped)
-    said = refused(training_command(tmp_path, 3, **same_options, ckpt__load_enable=True), capsys)
-    assert f"the copy {tmp_path}/checkpoints/_actor/global_step6/rpo_cache.db takes its place" in said
-
-
-def test_a_database_that_another_process_holds_is_refused_and_the_process_named(
-    tmp_path, stopped, same_options, capsys
-) -> None:
-    with (stopped.parent / "rpo_cache.db.lock").open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.truncate()
-        lock.write("4711 on elsewhere")
-        lock.flush()
-        said = refused(training_command(tmp_path, 3, **same_options, ckpt__load_enable=True), capsys)
-    assert "is in use by process 4711 on elsewhere" in said
 
 
 # ── Longer ──

@@ -19,13 +19,13 @@ They are those of well-tuned programs, so a first run will be slower. What this 
 in the report of ``make bench NAME=plan``, with runs on a CPU whose rates were measured.
 """
 
-import heapq
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from openrlhf_rpo.launch.doctor.memory import ModelShape, kv_bytes_per_token
+from openrlhf_rpo.rollout.drafts.pace import abreast
 
 GPUS = {  # name -> floating point operations and bytes a second, bytes of memory
     "H100": (989e12, 3.35e12, 80e9),
@@ -153,28 +153,6 @@ def _generating(work: Work, rates: Rates, cluster: Cluster, drafts: Drafts | Non
         with_drafts = (plain + rates.draft * running * drafts.tokens) / (1 + drafts.accepted)
         plain = np.minimum(plain, with_drafts) if drafts.auto else with_drafts
     return rates.read * unread + float(plain.sum())
-
-
-def abreast(new: np.ndarray, before: np.ndarray, at_once: int) -> tuple[np.ndarray, np.ndarray]:
-    """In each pass, [passes]: the running sequences, and the tokens behind all of them.
-
-    ``new``: tokens that each sequence is given, one a pass; ``before``: those it starts with. At most ``at_once`` run, the
-    others follow in this order.
-    """
-    ends = [0] * min(at_once, len(new))
-    changes = []
-    for n, behind in zip(new.astype(int).tolist(), before.tolist(), strict=True):
-        start = ends[0]
-        heapq.heapreplace(ends, start + n)
-        changes.append((start, start + n, behind - start))
-    starts, stops, offsets = (np.array(column) for column in zip(*changes, strict=True))
-    passes = int(stops.max())
-
-    def summed(weights: np.ndarray | None) -> np.ndarray:
-        return (np.bincount(starts, weights, passes + 1) - np.bincount(stops, weights, passes + 1))[:passes].cumsum()
-
-    running = summed(None)
-    return running, summed(offsets) + running * np.arange(passes)
 
 
 def of_gpus(shape: ModelShape, gpu: str, per_engine: int, length: float, sleeps: bool, ranks: int) -> Rates:

@@ -25,7 +25,6 @@ from openrlhf_rpo.launch.preflight import (
     check_folder,
     check_import,
     check_labels,
-    check_reward,
     check_wandb,
     load_data,
     load_tokenizer,
@@ -36,7 +35,7 @@ from openrlhf_rpo.launch.resume import check_options, check_steps
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.reward_pool import RewardLoadError
-from openrlhf_rpo.rollout.scoring import RewardFailures, make_scorer
+from openrlhf_rpo.rollout.scoring import RewardFailures, check_reward_source, make_scorer
 from openrlhf_rpo.run.checkpoints import Checkpoints, keeps_best
 from openrlhf_rpo.run.files import cache_copy_path, cache_name, cache_url, fingerprints
 from openrlhf_rpo.run.steering import steering_options
@@ -276,7 +275,7 @@ def _opens_an_answer(tokenizer: Any) -> bool:
 def reward(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> Iterator[Finding]:
     """The rewards of right answers, ``\\boxed{label}``, and how long a reward call takes."""
     try:
-        check_reward(args, config)
+        check_reward_source(config.reward, args.reward.remote_url)
         scorer = make_scorer(config.reward, args.reward.remote_url)
     except UsageError as error:
         yield Finding(FAIL, "reward", str(error))

@@ -9,8 +9,6 @@ accepted run ahead and end, the others are left with few beside them, where a to
 have gone on side by side. So the seconds of that are computed (``abreast``).
 """
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heapreplace
 
@@ -74,13 +72,25 @@ class Pace:
         return self.timings.setdefault((requests.bit_length(), with_drafts), Timing())
 
 
-def abreast(lengths: Iterable[int], at_once: int) -> np.ndarray:
-    """How many requests are in each pass, [passes], if every pass gives each one token. ``lengths``: of each request, in
-    tokens; at most ``at_once`` run, the others follow in this order."""
-    ends, change = [0] * at_once, Counter[int]()
-    for length in lengths:
+def abreast(new: np.ndarray, before: np.ndarray, at_once: int) -> tuple[np.ndarray, np.ndarray]:
+    """In each pass, [passes]: the running sequences, and the tokens behind all of them.
+
+    ``new``: tokens that each sequence is given, one a pass; ``before``: those it starts with. At most ``at_once`` run, the
+    others follow in this order.
+    """
+    if not len(new):
+        return np.zeros(0), np.zeros(0)
+    ends = [0] * min(at_once, len(new))
+    changes = []
+    for n, behind in zip(new.astype(int).tolist(), before.tolist(), strict=True):
         start = ends[0]
-        heapreplace(ends, start + length)
-        change[start] += 1
-        change[start + length] -= 1
-    return np.array([change[i] for i in range(max(ends))], int).cumsum()
+        heapreplace(ends, start + n)
+        changes.append((start, start + n, behind - start))
+    starts, stops, offsets = (np.array(column) for column in zip(*changes, strict=True))
+    passes = int(stops.max())
+
+    def summed(weights: np.ndarray | None) -> np.ndarray:
+        return (np.bincount(starts, weights, passes + 1) - np.bincount(stops, weights, passes + 1))[:passes].cumsum()
+
+    running = summed(None)
+    return running, summed(offsets) + running * np.arange(passes)

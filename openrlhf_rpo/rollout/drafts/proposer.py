@@ -122,7 +122,8 @@ class ThriftyProposer(Proposer):
 
     def forget(self, name: str) -> dict[str, float]:
         if len(self.groups) == 1:
-            plain = self.pace.plain_seconds(abreast(self.lengths.values(), self.at_once))
+            new = np.array(list(self.lengths.values()))
+            plain = self.pace.plain_seconds(abreast(new, np.zeros(len(new)), self.at_once)[0])
             self.saved += 0.0 if plain is None else plain - self.spent
             self.spent, self.lengths = 0.0, Counter()
         return super().forget(name)

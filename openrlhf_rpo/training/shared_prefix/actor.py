@@ -32,13 +32,7 @@ def share_prefixes(actor: Any, mode: str, name: str) -> None:
     If it cannot, ``mode`` (``passes.sharing_mode``) "auto" logs why and keeps the plain forward pass; "on" raises
     SharedPrefixError.
     """
-    shared = SharedActor(actor, mode, name)
-    reason = model_cannot_share(actor.model, getattr(actor, "is_vlm", False))
-    if reason is None:
-        enable(_config(actor.model)._attn_implementation)
-        actor.forward = shared
-    else:
-        shared.give_up(reason)
+    SharedActor(actor, mode, name).take_over(actor.model, getattr(actor, "is_vlm", False))
 
 
 def compute_in_chunks(actor: Any, name: str) -> None:
@@ -94,6 +88,14 @@ class SharedForward:
     ) -> torch.Tensor:
         """What ``owner.forward`` returns for these rows, (B, A); ``share`` false packs them whole."""
         raise NotImplementedError
+
+    def take_over(self, model: Any, multimodal: bool = False) -> None:
+        """Be the owner's ``forward`` from now on, or ``give_up``."""
+        reason = model_cannot_share(model, multimodal)
+        if reason is not None:
+            return self.give_up(reason)
+        enable(_config(model)._attn_implementation)
+        self.owner.forward = self
 
     def trusted(self, *batch: torch.Tensor) -> bool:
         """Whether to share: check the first batch, and give up if any process has a reason against it."""

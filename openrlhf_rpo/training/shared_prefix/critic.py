@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_rpo.training.shared_prefix.actor import SharedForward, model_cannot_share
-from openrlhf_rpo.training.shared_prefix.attention import enable
+from openrlhf_rpo.training.shared_prefix.actor import SharedForward
 from openrlhf_rpo.training.shared_prefix.forward import shared_values
 from openrlhf_rpo.training.shared_prefix.head import unwrapped
 
@@ -13,13 +12,7 @@ from openrlhf_rpo.training.shared_prefix.head import unwrapped
 def share_critics_prefixes(critic: Any, mode: str) -> None:
     """Make OpenRLHF's ``critic``, bare or wrapped, run shared prefixes once. ``mode`` as in ``share_prefixes``."""
     critic = unwrapped(critic)
-    shared = SharedCritic(critic, mode, "critic")
-    reason = model_cannot_share(critic)
-    if reason is None:
-        enable(critic.config._attn_implementation)
-        critic.forward = shared
-    else:
-        shared.give_up(reason)
+    SharedCritic(critic, mode, "critic").take_over(critic)
 
 
 class SharedCritic(SharedForward):

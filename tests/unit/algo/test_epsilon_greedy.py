@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,8 +74,3 @@ def test_only_candidates_are_taken(group, data, epsilon, seed):
 @given(st.integers(0, 100))
 def test_a_single_candidate_is_the_best(seed):
     assert choose([0.0, 1.0, 0.0], candidates=[2], epsilon=0.0, seed=seed) == (2, "best")
-
-
-def test_without_a_candidate_there_is_nothing_to_choose():
-    with pytest.raises(ValueError, match="no candidate"):
-        choose([1.0], candidates=[])

@@ -224,23 +224,6 @@ def test_verify_names_every_damage(filled) -> None:
     assert damages.count("the visit of") == 6
 
 
-def test_a_time_that_became_bytes_is_damage_wherever_it_is_read(filled, reopen) -> None:
-    """A bit in a record's header turns text into bytes, which SQLite's check takes."""
-    file, _ = filled
-    with sqlite3.connect(file) as connection:
-        connection.execute("UPDATE steps SET created_at = CAST(created_at AS BLOB) WHERE step = 2")
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    connection.close()
-    with pytest.raises(
-        CacheCorrupt, match=f"{file} is damaged: the record of step 2 is damaged .created_at holds 26 bytes, not a time"
-    ):
-        reopen()
-    with PathCache.open_to_read(f"sqlite:///{file}") as reader:
-        assert reader.verify() == ["the record of step 2 is damaged (created_at holds 26 bytes, not a time)"]
-        with pytest.raises(CacheCorrupt, match=f"{file}: the record of step 2 is damaged"):
-            reader.records()
-
-
 @pytest.mark.parametrize("at_once", [inspection.AT_ONCE, 0])
 def test_an_inspection_that_failed_for_whatever_reason_is_no_pass(filled, reopen, monkeypatch, at_once) -> None:
     def damages(*_: object, **__: object) -> list[str]:

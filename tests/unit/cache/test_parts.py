@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_rpo.cache.columns import LARGEST, parts_of, parts_text
-from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
+from openrlhf_rpo.cache.errors import CacheError
 from openrlhf_rpo.types import UNKNOWN, CacheDecision, Part, StepRecord
 
 PARTS = st.lists(st.builds(Part, st.integers(UNKNOWN, LARGEST), st.integers(1, LARGEST)), max_size=6).map(tuple)
@@ -57,12 +57,3 @@ def test_parts_that_are_not_of_the_path_are_not_stored(cache, path, visit, parts
     with pytest.raises(CacheError, match=f"the path of question q cannot be stored: {said}"):
         cache.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(wrong, visit("q", 1))])
     assert cache.latest_step == 0
-
-
-def test_a_damaged_text_is_found_and_not_used(cache):
-    with cache._database.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE paths SET parts = '0:3 x' WHERE question_id = 'q'")
-    [found] = cache.verify()
-    assert "path 1 of question q (step 0) is damaged (parts holds '0:3 x', not versions with their tokens)" in found
-    with pytest.raises(CacheCorrupt, match="parts holds"):
-        cache.paths(["q"])

@@ -236,12 +236,6 @@ def test_what_is_read_is_never_written_over(data, write, tmp_path):
     assert done.status == 1 and "is also read: write to another folder" in done.err
 
 
-def test_a_folder_without_a_data_file_is_refused(tmp_path):
-    (tmp_path / "train.tsv").write_text("question\tanswer\n1+1?\t2\n")
-    with pytest.raises(UsageError, match="no file in this folder has a name that ends in .jsonl"), readable([str(tmp_path)]):
-        pass
-
-
 def test_a_csv_file_may_have_the_index_of_pandas(data, tmp_path):
     (tmp_path / "in.csv").write_text(",question,answer\n0,7?,007\n")
     assert data(tmp_path / "in.csv").status == 0 and read(tmp_path / "out.jsonl") == [{"question": "7?", "answer": "007"}]
@@ -250,7 +244,6 @@ def test_a_csv_file_may_have_the_index_of_pandas(data, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["none.jsonl"], "none.jsonl: there is no such file or folder"),
         (["in.jsonl", "--question", "problm"], "did you mean problem? the columns are problem, solution, answer"),
         (["in.jsonl", "--sample", "41"], "--sample 41: only 40 questions are left"),
         (["in.jsonl", "--extract", "gsm8k"], "nothing is left of 40 rows for --out: 40 no answer"),
@@ -258,10 +251,6 @@ def test_a_csv_file_may_have_the_index_of_pandas(data, tmp_path):
         (["in.jsonl", "--held-out", "out.jsonl"], "is the same file as --out"),
         (["in.jsonl", "--max-tokens", "9"], "need --tokenizer MODEL"),
         (["in.jsonl", "--tokenizer", "no/such/model"], "the tokenizer of no/such/model cannot be loaded"),
-        (["empty.jsonl"], "empty.jsonl: the data set is empty"),
-        (["broken.jsonl"], "broken.jsonl, line 1: not JSON"),
-        (["broken.parquet"], "broken.parquet: not Parquet, or cut short"),
-        (["notes.txt"], "a data file's name must end in .jsonl"),
         (["in.jsonl", "--held-out", "in.jsonl/h.jsonl"], "in.jsonl cannot be made"),
         (["in.jsonl", "--held-out", "h.txt"], "the name must end in .jsonl or .parquet"),
     ],
@@ -269,8 +258,6 @@ def test_a_csv_file_may_have_the_index_of_pandas(data, tmp_path):
 def test_what_cannot_work_is_said_in_one_message_and_writes_nothing(data, write, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     write("in.jsonl", ROWS)
-    for name, text in (("empty.jsonl", ""), ("broken.jsonl", '{"a": '), ("broken.parquet", "x"), ("notes.txt", "x")):
-        Path(name).write_text(text)
     before = set(tmp_path.iterdir())
     done = data(*words, out="out.jsonl")
     assert done.status == 1 and message in done.err and "Traceback" not in done.err

@@ -55,5 +55,5 @@ def test_blocks_of_resamples_change_nothing_but_memory(monkeypatch):
 def test_no_questions_and_unequal_numbers_are_refused():
     with pytest.raises(ValueError, match="no questions"):
         interval([])
-    with pytest.raises(ValueError, match="2 and 1 questions"):
+    with pytest.raises(ValueError, match="shorter"):
         paired_difference([1, 2], [1])

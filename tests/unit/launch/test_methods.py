@@ -107,11 +107,6 @@ def test_an_option_that_there_is_already_is_refused(command, own):
         command(rpo__method=f"{own}:Clashing")
 
 
-def test_two_presets_that_contradict_each_other_are_refused(command):
-    with pytest.raises(UsageError, match="--rpo.preset grpo and --rpo.preset raft contradict each other"):
-        command(rpo__preset="grpo,raft")
-
-
 @pytest.mark.parametrize("estimator", ["group_norm", "rloo", "gae"])
 def test_a_baseline_of_zero_is_of_an_estimator_that_takes_nothing_off(command, estimator):
     assert command(rpo__preset="raft").algo.advantage.estimator == "reinforce"

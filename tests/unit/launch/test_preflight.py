@@ -68,24 +68,6 @@ def test_an_option_that_keeps_every_sample_whole_is_said(run, capsys):
 # ── The model ──
 
 
-def test_a_missing_model_folder_is_refused(run, tmp_path):
-    with pytest.raises(UsageError, match="--actor.model_name_or_path .*/nowhere: there is no such folder"):
-        run(actor__model_name_or_path=tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("text", ["{", "{}", '{"model_type": "no_such_model"}'])
-def test_a_model_with_a_broken_configuration_is_refused(run, model, text):
-    (model / "config.json").write_text(text)
-    with pytest.raises(UsageError, match="--actor.model_name_or_path .*/copy: config.json "):
-        run(actor__model_name_or_path=model)
-
-
-def test_a_model_without_weights_is_refused(run, model):
-    (model / "model.safetensors").unlink()
-    with pytest.raises(UsageError, match="no weights"):
-        run(actor__model_name_or_path=model)
-
-
 def test_a_model_without_its_tokenizer_is_refused(run, model):
     (model / "tokenizer.json").unlink()
     (model / "tokenizer_config.json").unlink()
@@ -116,54 +98,6 @@ def test_a_missing_data_set_is_refused(run, tmp_path):
         run(eval__dataset=tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match="--data.prompt_dataset is missing"):
         run(data__prompt_dataset=None)
-
-
-def test_a_broken_file_is_refused_with_the_place(run, tmp_path):
-    (tmp_path / "broken.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n{"question": \n')
-    with pytest.raises(UsageError, match="broken.jsonl, line 2: not JSON"):
-        run(data__prompt_dataset=tmp_path / "broken.jsonl")
-
-
-def test_an_empty_data_set_is_refused(run, rows):
-    with pytest.raises(UsageError, match="rows.jsonl: the data set is empty"):
-        run(data__prompt_dataset=rows([]))
-
-
-@pytest.mark.parametrize(
-    ("change", "missing", "flag"),
-    [
-        ({"data__input_key": "prompt"}, "prompt", "--data.input_key"),
-        ({"data__label_key": "label"}, "label", "--data.label_key"),
-    ],
-)
-def test_a_missing_column_is_refused_with_the_columns_there_are(run, change, missing, flag):
-    with pytest.raises(UsageError, match=rf"no column '{missing}' \({flag}\); the columns are question, answer"):
-        run(**change)
-
-
-def test_a_missing_split_is_refused(run):
-    with pytest.raises(UsageError, match="there is no split 'dev'"):
-        run(data__prompt_split="dev")
-
-
-def test_probabilities_must_be_one_for_each_data_set(run):
-    with pytest.raises(UsageError, match="one for each data set"):
-        run(data__prompt_probs="0.5,0.5")
-
-
-def test_questions_that_are_no_text_are_refused(run, rows):
-    with pytest.raises(
-        UsageError,
-        match="8 of 8 rows have no question to ask, the first is row 1: '7', which is not text",
-    ):
-        run(data__prompt_dataset=rows([{"question": 7, "answer": "8"}] * 8))
-
-
-def test_a_template_that_does_not_fit_is_refused(run):
-    with pytest.raises(UsageError, match="--data.apply_chat_template does not fit: .*chat_template is not set"):
-        run(data__apply_chat_template=True)
-    with pytest.raises(UsageError, match="--data.input_template .*: it needs {} once"):
-        run(data__input_template="{x}: {}")
 
 
 def test_duplicates_are_merged_and_said(run, rows, capsys):
@@ -228,20 +162,6 @@ def test_an_empty_prompt_is_refused(run, rows):
 # ── Labels ──
 
 
-@pytest.mark.parametrize(("label", "other"), [(None, "4"), ("", "4"), ("N/A", "4"), ("nan", "4"), (float("nan"), 4.0)])
-def test_rows_without_a_label_are_refused_and_counted(run, rows, label, other):
-    file = rows([{"question": f"{i}+1?", "answer": other if i % 2 else label} for i in range(16)])
-    with pytest.raises(UsageError, match="--data.label_key answer: 8 of 16 rows have no label to compare .* first is row 1"):
-        run(data__prompt_dataset=file)
-
-
-@pytest.mark.parametrize("label", [["4"], {"answer": "4"}])
-def test_labels_that_are_lists_or_dictionaries_are_refused(run, rows, label):
-    file = rows([{"question": f"{i}+1?", "answer": label} for i in range(16)])
-    with pytest.raises(UsageError, match="--data.label_key answer: 16 of 16 rows have no label to compare"):
-        run(data__prompt_dataset=file)
-
-
 def test_some_labels_that_math_cannot_parse_are_warned_about_and_named(run, rows, capsys):
     run(data__prompt_dataset=rows(questions(16) + [{"question": "7+7?", "answer": "??"}]), eval__dataset=None)
     out = capsys.readouterr().out
@@ -257,40 +177,6 @@ def test_many_labels_that_math_cannot_parse_are_refused(run, rows):
 def test_labels_are_not_looked_at_when_no_reward_parses_them(run, rows):
     data = rows(questions(8, answer="??"))
     run(data__prompt_dataset=data, eval__dataset=None, rpo__reward__functions="format")
-
-
-# ── The reward ──
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (None, "there is no file"),
-        ("def reward_func(:\n", "SyntaxError|invalid syntax"),
-        ("import no_such_module\n", "no_such_module"),
-        ("def reward(queries, prompts, labels): pass\n", "reward_func"),
-    ],
-)
-def test_a_reward_file_that_cannot_work_is_refused(run, tmp_path, text, reason):
-    if text is not None:
-        (tmp_path / "reward.py").write_text(text)
-    with pytest.raises(UsageError, match=reason):
-        run(rpo__reward__functions=None, reward__remote_url=tmp_path / "reward.py")
-
-
-def test_an_unknown_shipped_reward_is_refused(run):
-    with pytest.raises(UsageError, match="unknown reward 'maths'"):
-        run(rpo__reward__functions="maths")
-
-
-# ── Folders ──
-
-
-@pytest.mark.parametrize("flag", ["ckpt__path", "ckpt__output_dir"])
-def test_a_folder_that_cannot_be_made_is_refused(run, tmp_path, flag):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=f"--{flag.replace('__', '.')} .*file/below: cannot be created"):
-        run(**{flag: tmp_path / "file" / "below"})
 
 
 # ── The cache ──
@@ -366,30 +252,21 @@ def test_checkpoints_whose_cache_is_lost_are_not_replaced_by_those_of_a_new_run(
 # ── The command ──
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"data__prompt_dataset": "none.jsonl"}, "--data.prompt_dataset none.jsonl: there is no such file"),
-        ({"logger__wandb__key": "on"}, "--logger.wandb.key turns W&B on, and there is no login"),
-    ],
-)
-def test_a_bad_command_ends_with_status_1_and_one_message_before_ray_or_an_engine_exists(
-    argv, rows, tmp_path, changes, message
-):
+def test_a_bad_command_ends_with_status_1_and_one_message_before_ray_or_an_engine_exists(argv, rows, tmp_path):
     program = (
         "import sys; from openrlhf_rpo.cli.train_rpo_ray import main; status = main(sys.argv[1:]); "
         "ray = sys.modules.get('ray'); started = ray is not None and ray.is_initialized(); "
         "print('ray started:', started, 'vllm:', 'vllm' in sys.modules); sys.exit(status)"
     )
     rows(questions(16))
-    given = {"data__prompt_dataset": "rows.jsonl", "ckpt__path": "c", "rpo__device": "cpu"}
-    words = argv(actor__model_name_or_path=model_dir("main"), **given | changes)
+    given = {"data__prompt_dataset": "rows.jsonl", "ckpt__path": "c", "rpo__device": "cpu", "logger__wandb__key": "on"}
+    words = argv(actor__model_name_or_path=model_dir("main"), **given)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     env = kept | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[3]), "HOME": str(tmp_path)}
     command = [sys.executable, "-c", program, *words]
     result = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert result.returncode == 1
-    assert result.stderr.strip().splitlines()[-1].startswith(f"error: {message}")
+    assert result.stderr.strip().splitlines()[-1].startswith("error: --logger.wandb.key turns W&B on, and there is no login")
     assert "Traceback" not in result.stderr
     assert "ray started: False vllm: False" in result.stdout
     assert not (tmp_path / "c").exists()

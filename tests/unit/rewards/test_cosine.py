@@ -35,8 +35,3 @@ def test_beyond_max_len_the_reward_stays_at_its_end():
 def test_the_values_are_options():
     values = dict(min_value_wrong=-10.0, max_value_wrong=0.0, min_value_correct=2.0, max_value_correct=4.0, max_len=10)
     assert [cosine_reward(c, 5, **values) for c in (True, False)] == pytest.approx([3.0, -5.0])
-
-
-def test_a_max_len_of_0_is_refused():
-    with pytest.raises(ValueError, match="above 0 tokens"):
-        cosine_reward(True, 5, max_len=0)

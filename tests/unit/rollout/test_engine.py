@@ -18,13 +18,12 @@ POLICY = {3: 0.5, 4: 0.3, 5: 0.2}
 
 @pytest.mark.parametrize("weight", [0.0, 0.25, 0.9])
 @pytest.mark.parametrize("token", POLICY)
-def test_log_probs_are_the_policys_whichever_the_engine_reports(token, weight):
+def test_log_probs_are_the_policys_without_the_weight(token, weight):
     rejected = Rejected(3, math.log(POLICY[3]), weight)
     drawn_with = {t: p * (weight if t == 3 else 1.0) for t, p in POLICY.items()}
     reported = drawn_with[token] / sum(drawn_with.values())
-    before, after = math.log(POLICY[token]), math.log(reported) if reported else -math.inf
-    assert without_weight(token, before, rejected, processed=False) == pytest.approx(before)
-    assert without_weight(token, after, rejected, processed=True) == pytest.approx(before)
+    after = math.log(reported) if reported else -math.inf
+    assert without_weight(token, after, rejected) == pytest.approx(math.log(POLICY[token]))
 
 
 @pytest.mark.parametrize(("prompt", "new"), [(4, 3), (5, 3), (7, 1)])
@@ -32,7 +31,7 @@ def test_new_tokens_get_the_log_probs_of_reading_but_for_one_that_fills_the_engi
     engine = object.__new__(_RPOEngine)
     engine.longest, asked = 8, []
 
-    async def score(request):
+    async def score(request, priority):
         asked.append(request)
         return as_log_probs([-1.0] * request.n_tokens)
 

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from openrlhf_rpo.rollout.drafts.pace import AGAIN, TRIALS, Pace, abreast
+from openrlhf_rpo.rollout.drafts.pace import AGAIN, TRIALS, Pace
 
 
 def run(pace, passes, seconds, requests=100):
@@ -37,18 +35,6 @@ def test_seconds_of_passes_without_drafts_are_known_from_those_that_were_timed()
     pace.add(100, False, 100, 10.0)
     pace.add(10, False, 10, 1.0)
     assert pace.plain_seconds(np.array([200, 100, 55, 10, 1])) == pytest.approx(10 + 10 + 5.5 + 1 + 1)
-
-
-def test_requests_that_go_on_side_by_side_end_when_they_have_their_tokens():
-    assert abreast([3, 1, 5], at_once=8).tolist() == [3, 2, 2, 1, 1]
-    assert abreast([3, 1, 5, 2], at_once=2).tolist() == [2] * 5 + [1]  # the third starts behind the second
-    assert abreast([], at_once=2).tolist() == []
-
-
-@given(st.lists(st.integers(1, 20), min_size=1), st.integers(1, 8))
-def test_side_by_side_every_token_is_drawn_and_no_pass_is_too_large(lengths, at_once):
-    running = abreast(lengths, at_once)
-    assert running.sum() == sum(lengths) and running.min() > 0 and running.max() <= at_once
 
 
 def test_few_and_many_requests_are_timed_apart():
