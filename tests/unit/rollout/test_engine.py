@@ -95,11 +95,11 @@ def test_a_stop_leaves_the_first_token_after_a_rejection_to_the_policy_that_reje
     engine = object.__new__(_RPOEngine)
     engine.stopped, engine.running = True, set()
 
-    async def generate(prompt, params, request_id):
+    async def generate(prompt, params, request_id, priority):
         found = FlatLogprobs([0], [1], [5], [-1.0], [1], [None])
         yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[5], logprobs=found, finish_reason="length")])
 
-    engine.llm = SimpleNamespace(generate=generate, model_config=SimpleNamespace(logprobs_mode="raw_logprobs"))
+    engine.llm = SimpleNamespace(generate=generate)
     plain = Request(as_ids((1, 2)), max_tokens=9, seed=0, temperature=1.0, top_p=1.0, rejected=None)
     begun = [
         asyncio.run(engine._generate_one(one, None)) for one in (plain, replace(plain, rejected=Rejected(3, -0.5, 0.0)))
