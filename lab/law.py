@@ -59,7 +59,7 @@ class Engines:
         args.vllm.num_engines = 1
         of_run = RPOConfig.from_namespace(args.rpo), args.ds.param_dtype
         kinds = {"plain": engine_for(*of_run, trains=False), "drafts": engine_for(*of_run)}
-        self.of = {name: upstream.create_engines(args, kind, "processed_logprobs")[0] for name, kind in kinds.items()}
+        self.of = {name: upstream.create_engines(args, kind)[0] for name, kind in kinds.items()}
 
     def answer(self, name: str, groups: Sequence[GroupRequest]) -> tuple[Samples, int, int]:
         """The samples of each group, and how many tokens were drafted and accepted."""

@@ -25,7 +25,7 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         # Do not wrap lines in a pipe.
-        self.console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+        self.console = Console(highlight=False, width=None if sys.stdout is not None and sys.stdout.isatty() else _WIDE)
 
     def emit(self, document: dict[str, Any]) -> None:
         """The JSON document; NaN and infinities become null."""
@@ -51,24 +51,27 @@ class Output:
         self._print(table)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Values under column names, numbers right-aligned."""
+        """Values under column names, numbers right-aligned. No word is broken, so a table may be wider than the terminal."""
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in columns:
-            table.add_column(Text(name.replace("_", " ")), justify="left" if name in _LEFT else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(_shown(value)) for value in row))
+        lines = [[_shown(value) for value in row] for row in rows]
+        for i, name in enumerate(columns):
+            title = name.replace("_", " ")
+            longest = max((len(word) for text in [title, *(line[i] for line in lines)] for word in text.split()), default=0)
+            table.add_column(Text(title), justify="left" if name in _LEFT else "right", min_width=longest)
+        for line in lines:
+            table.add_row(*map(Text, line))
         self._print(table)
 
     def _print(self, table: Table) -> None:
         if not self.as_json:
-            self.console.print(table)
+            self.console.print(table, crop=False)
 
 
 def confirm(question: str, yes: bool) -> bool:
     """Whether to continue: ``--yes``, or the user's answer. Raises UsageError without a terminal to ask on."""
     if yes:
         return True
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(f"{question} Say so with --yes (there is no terminal to ask on)")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

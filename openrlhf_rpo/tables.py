@@ -27,7 +27,7 @@ def write_rows(file: Path, rows: Iterable[Row], schema: pa.Schema) -> int:
 
     Raises ExchangeError when the name has none of ``SUFFIXES`` or the file cannot be written.
     """
-    write = _write_parquet if _suffix(file) in PARQUET else _write_jsonl
+    write = _write_parquet if suffix_of(file) in PARQUET else _write_jsonl
     try:
         with replacing(file) as temporary:
             return write(temporary, rows, schema)
@@ -37,7 +37,7 @@ def write_rows(file: Path, rows: Iterable[Row], schema: pa.Schema) -> int:
 
 def read_rows(file: Path, columns: list[str] | None = None) -> Iterator[Row]:
     """The rows of a file, with all its columns or those in ``columns`` that it has. Raises ExchangeError."""
-    read = _read_parquet if _suffix(file) in PARQUET else _read_jsonl
+    read = _read_parquet if suffix_of(file) in PARQUET else _read_jsonl
     try:
         yield from read(file, columns)
     except (OSError, pa.ArrowException, OverflowError, LookupError, ValueError) as error:
@@ -49,7 +49,7 @@ def column_names(file: Path, wanted: Collection[str] = ()) -> list[str]:
 
     Raises ExchangeError.
     """
-    if _suffix(file) in PARQUET:
+    if suffix_of(file) in PARQUET:
         try:
             return pq.read_schema(file).names
         except (OSError, pa.ArrowException, ValueError) as error:
@@ -69,9 +69,10 @@ def batched(rows: Iterable[Any], size: int = _ROWS) -> Iterator[list[Any]]:
         yield batch
 
 
-def _suffix(file: Path) -> str:
+def suffix_of(file: Path) -> str:
+    """One of ``SUFFIXES``. Raises ExchangeError for others."""
     if file.suffix not in SUFFIXES:
-        raise ExchangeError(f"{file}: the name must end in {', '.join(SUFFIXES)}")
+        raise ExchangeError(f"{file}: the name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     return file.suffix
 
 

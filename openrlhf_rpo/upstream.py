@@ -24,6 +24,7 @@ from openrlhf_rpo.errors import UpstreamError, UsageError
 from openrlhf_rpo.platform.ray_class import unwrap
 
 SUPPORTED_VERSION = "0.11.2"
+_LOG_PROBS = "processed_logprobs"  # vLLM's logprobs_mode: those of the distribution that is drawn from
 STAGING = "incoming"  # below --ckpt.path: where the training actors write a checkpoint before it is published
 
 _CLASSES = {
@@ -176,7 +177,7 @@ def fine_tune(args: SimpleNamespace) -> None:
     importlib.import_module("openrlhf.cli.train_sft").train(args)
 
 
-def create_engines(args: SimpleNamespace, engine: Any, logprobs_mode: str) -> list[Any]:
+def create_engines(args: SimpleNamespace, engine: Any) -> list[Any]:
     """The run's vLLM engines, placed as OpenRLHF does, without a trainer. Ray must be initialized."""
     platform.prepare()
     module = importlib.import_module("openrlhf.trainer.ray.vllm_engine")
@@ -191,12 +192,12 @@ def create_engines(args: SimpleNamespace, engine: Any, logprobs_mode: str) -> li
             args.vllm.enforce_eager,
             args.data.max_len,
             gpu_memory_utilization=args.vllm.gpu_memory_utilization,
-            logprobs_mode=logprobs_mode,
+            logprobs_mode=_LOG_PROBS,
         )
 
 
 @contextmanager
-def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor: Any, trainer: Any, logprobs_mode: str):
+def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor: Any, trainer: Any):
     """While inside, ``train`` builds our engine, model actors and trainer instead of upstream's.
 
     Only module globals are replaced; placement groups, colocation and ranks stay upstream's.
@@ -209,8 +210,8 @@ def replaced(engine: Any, policy_actor: Any, critic_actor: Any, reference_actor:
     create: Callable[..., Any] = cli.create_vllm_engines
 
     def create_with_log_probs(*args: Any, **kwargs: Any) -> Any:
-        *head, mode = args  # the last positional argument is logprobs_mode, None unless an off-policy correction is on
-        return create(*head, mode or logprobs_mode, **kwargs)
+        *head, _ = args  # the last positional argument is logprobs_mode, None unless an off-policy correction is on
+        return create(*head, _LOG_PROBS, **kwargs)
 
     replacements = [
         (cli, "PolicyModelActor", policy_actor),

@@ -73,7 +73,7 @@ def _read_only_url(file: pathlib.Path) -> URL:
             query["mode"] = "rw"
         else:
             query["immutable"] = "1"
-    return URL.create("sqlite", database=f"file:{urllib.parse.quote(str(file.absolute()))}", query=query)
+    return URL.create("sqlite", database=f"file:{urllib.parse.quote_from_bytes(os.fsencode(file.absolute()))}", query=query)
 
 
 def make_folder(file: pathlib.Path) -> None:

@@ -16,7 +16,9 @@ def add_parser(commands: Any) -> None:
         help="make a training file from files or a data set on the hub",
         description="Write a JSONL or Parquet file for training, with the columns question and answer. Dropped rows are "
         "counted by reason.",
-        epilog="Example: openrlhf-rpo data knoveleng/open-rs --out data/open-rs.jsonl --held-out data/held-out.jsonl",
+        epilog="example:\n"
+        "  openrlhf-rpo data knoveleng/open-rs --out data/open-rs.jsonl \\\n    --held-out data/held-out.jsonl",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -62,6 +64,8 @@ def check(args: argparse.Namespace) -> None:
         if file.suffix not in SUFFIXES:
             raise UsageError(f"{flag} {file}: the name must end in .jsonl or .parquet")
         whole = file.resolve()
+        if "," in str(whole):
+            raise UsageError(f"{flag} {whole}: a name without commas; training takes one as the end of a data set's name")
         for source in map(Path, args.sources):
             if is_file(str(source)) and source.resolve() == whole or source.is_dir() and source.resolve() in whole.parents:
                 raise UsageError(f"{flag} {file} is also read: write to another {'folder' if source.is_dir() else 'file'}")
@@ -105,10 +109,14 @@ def prepare(args: argparse.Namespace, out: Any) -> None:
     if args.sample is not None:
         training = steps.sample(training, args.sample, args.seed)
     for flag, part in [("--out", training)] + ([("--held-out", held_out)] if args.held_out else []):
-        if not part:
+        if not part and rows:
+            to, share = "--held-out" if flag == "--out" else "--out", args.held_out_share
             raise UsageError(
-                f"nothing is left of {total:,} rows for {flag}: {str(dropped) or f'{len(rows):,} questions in all'}"
+                f"no question is left for {flag}: with --held-out-share {share} all {len(rows):,} fell to {to}. Give "
+                "another share, or another --seed"
             )
+        if not part:
+            raise UsageError(f"nothing is left of {total:,} rows for {flag}: {dropped}")
     for file, part in [(args.held_out, held_out), (args.out, training)]:
         if file:
             report.write(file, part, solutions=args.solution is not None)

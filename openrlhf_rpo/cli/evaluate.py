@@ -67,8 +67,12 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     if "--rpo.enable" in given_options(args.training):
         raise UsageError("--rpo.enable: leave it out; an evaluation never continues stored paths")
-    with resumable():
-        results.show(args.compare or sample.evaluate_all(args), Output(args.json), to_compare=bool(args.compare))
+    if args.compare:
+        files = args.compare
+    else:
+        with resumable():
+            files = sample.evaluate_all(args)
+    results.show(files, Output(args.json), to_compare=bool(args.compare))
     return 0
 
 

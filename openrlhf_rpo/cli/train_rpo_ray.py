@@ -76,7 +76,7 @@ def run(args: SimpleNamespace) -> int:
 
     models = {"policy_actor": RPOPolicyActor, "critic_actor": RPOCriticActor, "reference_actor": RPOReferenceActor}
     engine, trainer = engine_for(args.rpo, args.ds.param_dtype), _OnThisNode(RPOTrainer)
-    replaced = upstream.replaced(engine, **models, trainer=trainer, logprobs_mode="processed_logprobs")
+    replaced = upstream.replaced(engine, **models, trainer=trainer)
     try:
         with replaced:
             upstream.train(args)

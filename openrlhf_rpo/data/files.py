@@ -3,6 +3,7 @@
 import csv
 import json
 import pickle
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +22,10 @@ class _Bad(Exception):
 
 
 @contextmanager
-def readable(names: Sequence[str], flag: str = "") -> Iterator[None]:
+def readable(names: Sequence[str], flag: str = "", config: str | None = None, split: str = "train") -> Iterator[None]:
     """Check the local files of these data sets; inside, errors of ``datasets`` become UsageError with their cause.
 
-    ``flag`` is the option that named them.
+    ``flag`` is the option that named them; ``config`` and ``split``: of those on the hub.
     """
     for name in names:
         _check(_place(name, flag), flag)
@@ -36,19 +37,21 @@ def readable(names: Sequence[str], flag: str = "") -> Iterator[None]:
     except StopIteration as error:  # what ``datasets`` raises for a file without rows
         raise UsageError(f"{shown}: the data set is empty") from error
     except (DatasetNotFoundError, ConnectionError) as error:
-        raise UsageError(f"{shown}: {_not_fetched(names, error)}") from error
+        raise UsageError(f"{shown}: {_not_fetched(names, config, split, error)}") from error
     except (*_READERS_RAISE, DatasetsError) as error:
         raise UsageError(f"{shown}: cannot be read: {reason_of(error.__cause__ or error)}") from error
 
 
-def _not_fetched(names: Sequence[str], error: Exception) -> str:
+def _not_fetched(names: Sequence[str], config: str | None, split: str, error: Exception) -> str:
     name = next((name for name in names if not Path(name).exists()), names[0])
     file = f"{name.rsplit('/')[-1]}.parquet"
+    which = f"{name!r}, {config!r}" if config else f"{name!r}"
+    program = f"from datasets import load_dataset; load_dataset({which}, split={split!r}).to_parquet({file!r})"
     return (
         f"there is no such file or folder here, and the hub did not give it: {reason_of(error)}\n"
         "Correct the name, or write the data set to a file on a machine with a network,\n"
-        f"    python -c \"from datasets import load_dataset; load_dataset('{name}', split='train').to_parquet('{file}')\"\n"
-        f"and give {file} instead"
+        f"    python -c {shlex.quote(program)}\n"
+        f"and give {file} instead, whose only split is train"
     )
 
 

@@ -29,7 +29,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """The question's identity: its text, ignoring differences in white space."""
+        """The question's identity: its text, where runs of white space count as one space."""
         return " ".join(self.question.split())
 
 

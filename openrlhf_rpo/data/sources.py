@@ -38,7 +38,7 @@ def _suffix(name: str) -> str:
 def _load(name: str, config: str | None, split: str) -> Any:
     if os.path.isfile(name) and not is_file(name):
         raise UsageError(f"{name}: a data file's name must end in {', '.join(_BUILDERS)}")
-    with readable([name]):
+    with readable([name], config=config, split=split):
         from datasets import load_dataset
 
         table = _load_file(name) if is_file(name) else load_dataset(name, config, split=split)

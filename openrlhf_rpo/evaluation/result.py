@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from openrlhf_rpo.durable import replacing, unwritable
 from openrlhf_rpo.errors import UserError
@@ -101,8 +101,8 @@ class StudyResult:
 def read(file: Path) -> dict[str, Any]:
     """The content of a result file. Raises ResultError if it is not one, or has another format."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_not_finite)
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no JSON, a number of too many digits
         raise ResultError(f"{file} cannot be read: {error}") from error
     if not isinstance(document, dict) or "format" not in document or "study" not in document:
         raise ResultError(f"{file} is not the result of a study")
@@ -112,6 +112,10 @@ def read(file: Path) -> dict[str, Any]:
     if wrong:
         raise ResultError(f"{file} is damaged: {wrong[0]!r} is missing or of another kind")
     return document
+
+
+def _not_finite(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}")
 
 
 def hardware() -> dict[str, Any]:

@@ -175,7 +175,7 @@ def session(subject: Subject) -> Iterator[Session]:
         print(f"Starting {args.vllm.num_engines} vLLM engine(s) on {subject.device}", flush=True)
         started = time.perf_counter()
         engine = engine_for(args.rpo, args.ds.param_dtype, trains=False)
-        engines = upstream.create_engines(args, engine, "processed_logprobs")
+        engines = upstream.create_engines(args, engine)
         ray.get([engine.get_num_unfinished_requests.remote() for engine in engines])  # raises if an engine cannot start
         seconds = time.perf_counter() - started
         rollout = Rollout(Generator(engines, False), scorer, None, tokenizer, config, args)

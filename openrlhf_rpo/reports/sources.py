@@ -69,7 +69,7 @@ def names(sources: Sequence[Source]) -> list[str]:
 
 def shown(source: Source) -> str:
     """The place for messages."""
-    return str(source.events) if source.url is None else place(source.url)[0]
+    return str(source.events.absolute()) if source.events is not None else place(source.url)[0]
 
 
 def _parts(source: Source) -> list[str]:

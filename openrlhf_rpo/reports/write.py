@@ -50,7 +50,7 @@ def report(args: Namespace) -> int:
         content = _content(args, loaded, failed)
         n_parts = sum(1 + -(-len(one.ids) // PART) for one in loaded if one.ids)
         try:
-            with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as file:
+            with replacing(target) as temporary, temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
                 bar = tqdm(_parts(loaded), total=n_parts, desc="Writing", unit="part", delay=2)
                 for piece in page(content, bar):
                     file.write(piece)
@@ -73,6 +73,8 @@ def _check_target(target: Path) -> None:
     if target.is_dir():
         raise UsageError(f"--out {target} is a folder: name the file, such as {target / 'report.html'}")
     if target.exists():
+        if not target.is_file():
+            raise UsageError(f"--out {target} is no file: name one, such as report.html")
         with target.open("rb") as file:
             if not file.read(15).lower().startswith(b"<!doctype html"):
                 raise UsageError(f"--out {target} exists and is no report: name another file")

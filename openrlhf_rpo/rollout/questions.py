@@ -41,7 +41,7 @@ def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: s
     if not names:
         raise UsageError(f"{flag} is missing: a JSONL, Parquet or CSV file, a folder, or a data set name")
     strategy = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
-    with readable(names.split(","), flag):
+    with readable(names.split(","), flag, split=split):
         try:
             data = blending_datasets(
                 names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split

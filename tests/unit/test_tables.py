@@ -80,7 +80,7 @@ def test_a_broken_file_is_named_with_the_line(tmp_path):
 
 
 def test_a_name_of_another_format_is_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(ExchangeError, match=r"paths.csv: the name must end in .parquet, .jsonl, .json"):
+    with pytest.raises(ExchangeError, match=r"paths.csv: the name must end in .parquet, .jsonl or .json"):
         write_rows(tmp_path / "paths.csv", rows(), SCHEMA)
 
 

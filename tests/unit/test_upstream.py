@@ -164,23 +164,23 @@ def test_the_classes_are_replaced_inside_and_restored_after_an_error(seams):
     before = seams()
     with (
         pytest.raises(KeyError),
-        upstream.replaced("engine", "actor", "critic", "reference", "trainer", "processed_logprobs"),
+        upstream.replaced("engine", "actor", "critic", "reference", "trainer"),
     ):
         assert seams()[:4] == ("actor", "reference", "engine", "trainer")
         raise KeyError
     assert seams() == before
 
 
-@pytest.mark.parametrize(("asked", "given"), [(None, "processed_logprobs"), ("raw_logprobs", "raw_logprobs")])
-def test_engines_report_log_probs_in_the_mode_that_upstream_asked_for_or_else_in_ours(monkeypatch, asked, given):
+@pytest.mark.parametrize("asked", [None, "processed_logprobs"])
+def test_engines_report_the_log_probs_of_what_is_drawn_from(monkeypatch, asked):
     platform.prepare()
     import openrlhf.cli.train_ppo_ray as cli
 
     calls = []
     monkeypatch.setattr(cli, "create_vllm_engines", lambda *args, **kwargs: calls.append((args, kwargs)))
-    with upstream.replaced("engine", "actor", "critic", "reference", "trainer", "processed_logprobs"):
+    with upstream.replaced("engine", "actor", "critic", "reference", "trainer"):
         cli.create_vllm_engines("a", "b", asked, agent_func_path=None)
-    assert calls == [(("a", "b", given), {"agent_func_path": None})]
+    assert calls == [(("a", "b", "processed_logprobs"), {"agent_func_path": None})]
 
 
 def test_the_mode_is_the_last_argument_that_train_passes_by_position():

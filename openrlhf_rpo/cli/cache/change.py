@@ -14,13 +14,16 @@ def rollback(args: Namespace, out: Output) -> int:
     """Go back to a step by removing every newer row. Exit status 1 when the user declines."""
     with open_to_write(args.cache) as cache:
         step = at_step(cache, args.step)
-        newer = max(cache.latest_step, 0) - step
-        question = f"Remove the {newer:,} steps after step {step}? Checkpoints of those steps need their own copy to resume."
-        if newer and not confirm(question, args.yes):
+        latest = max(cache.latest_step, 0)
+        question = (
+            f"Remove what came after step {step}, up to step {latest}? "
+            "Checkpoints of those steps need their own copy to resume."
+        )
+        if latest > step and not confirm(question, args.yes):
             return _unchanged(out)
         removed = cache.rollback(step)
     out.emit({"step": step, "removed_steps": removed})
-    out.line(f"The cache is back at step {step}; {removed:,} steps were removed.")
+    out.line(f"The cache is back at step {step}; steps removed: {removed:,}.")
     return 0
 
 
@@ -36,7 +39,7 @@ def prune(args: Namespace, out: Output) -> int:
             return _unchanged(out)
         removed, oldest = cache.prune(step), cache.kept_from
     out.emit({"readable_from_step": oldest, "removed_paths": removed})
-    out.line(f"{removed:,} paths were removed; the oldest step is now {oldest}. `vacuum` frees the space on disk.")
+    out.line(f"Paths removed: {removed:,}; the oldest step is now {oldest}. `vacuum` frees the space on disk.")
     return 0
 
 

@@ -10,12 +10,13 @@ from openrlhf_rpo.console import Output, confirm
 from openrlhf_rpo.exchange.places import at_step, find_tokenizer, open_to_read
 from openrlhf_rpo.exchange.portable import SCHEMA, to_row
 from openrlhf_rpo.exchange.text import path_text
-from openrlhf_rpo.tables import write_rows
+from openrlhf_rpo.tables import suffix_of, write_rows
 
 
 def export(args: Namespace, out: Output) -> int:
     """Write every cached path at a step, with its question and text where known. Exit status 1 when the user declines."""
     file = Path(args.file)
+    suffix_of(file)  # before anything is asked
     with open_to_read(args.cache) as cache:
         step = at_step(cache, args.step)
         tokenizer, note = find_tokenizer(cache, args.tokenizer)

@@ -49,7 +49,7 @@ def history(args: Namespace, out: Output) -> int:
         question_id = find_question(cache, args.question)
         visits = [asdict(visit) for visit in cache.visits_of(question_id)]
     out.emit({"question_id": question_id, "visits": visits})
-    out.line(f"question {question_id}, {len(visits)} visits", "bold")
+    out.line(f"question {question_id}, visits: {len(visits)}", "bold")
     columns = [field.name for field in fields(Visit) if field.name != "question_id"]
     out.table(columns, [[visit[name] for name in columns] for visit in visits])
     return 0
@@ -105,7 +105,7 @@ def verify(args: Namespace, out: Output) -> int:
     out.emit({"rows": checked, "damages": damages})
     for damage in damages:
         out.line(damage, "red")
-    out.line(f"{checked:,} rows: " + (f"{len(damages)} problems" if damages else "all are intact"), "bold")
+    out.line(f"{checked:,} rows: " + (f"damaged: {len(damages)}" if damages else "all are intact"), "bold")
     return 1 if damages else 0
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
 from datetime import date
@@ -247,11 +248,15 @@ def test_a_csv_file_may_have_the_index_of_pandas(data, tmp_path):
         (["in.jsonl", "--question", "problm"], "did you mean problem? the columns are problem, solution, answer"),
         (["in.jsonl", "--sample", "41"], "--sample 41: only 40 questions are left"),
         (["in.jsonl", "--extract", "gsm8k"], "nothing is left of 40 rows for --out: 40 no answer"),
-        (["in.jsonl", "--held-out", "h.jsonl", "--held-out-share", "0.0001"], "for --held-out: 40 questions in all"),
+        (
+            ["in.jsonl", "--held-out", "h.jsonl", "--held-out-share", "0.0001"],
+            "for --held-out: with --held-out-share 0.0001 all 40 fell to --out. Give another share, or another --seed",
+        ),
         (["in.jsonl", "--held-out", "out.jsonl"], "is the same file as --out"),
         (["in.jsonl", "--max-tokens", "9"], "need --tokenizer MODEL"),
         (["in.jsonl", "--tokenizer", "no/such/model"], "the tokenizer of no/such/model cannot be loaded"),
         (["in.jsonl", "--held-out", "in.jsonl/h.jsonl"], "in.jsonl cannot be made"),
+        (["in.jsonl", "--held-out", "h,o.jsonl"], "h,o.jsonl: a name without commas"),
         (["in.jsonl", "--held-out", "h.txt"], "the name must end in .jsonl or .parquet"),
     ],
 )
@@ -264,11 +269,22 @@ def test_what_cannot_work_is_said_in_one_message_and_writes_nothing(data, write,
     assert set(tmp_path.iterdir()) == before
 
 
-def test_without_a_network_the_message_names_the_file_to_bring(data):
-    done = data("knoveleng/open-rs")
+@pytest.mark.parametrize(
+    ("words", "called"),
+    [
+        (["knoveleng/open-rs"], "load_dataset('knoveleng/open-rs', split='train').to_parquet('open-rs.parquet')"),
+        (
+            ["openai/gsm8k", "--config", "main", "--split", "te'st"],
+            """load_dataset('openai/gsm8k', 'main', split="te'st").to_parquet('gsm8k.parquet')""",
+        ),
+    ],
+)
+def test_without_a_network_the_message_names_the_file_to_bring(data, words, called):
+    done = data(*words)
     assert done.status == 1
-    assert "knoveleng/open-rs: there is no such file or folder here, and the hub did not give it" in done.err
-    assert "load_dataset('knoveleng/open-rs', split='train').to_parquet('open-rs.parquet')" in done.err
+    assert f"{words[0]}: there is no such file or folder here, and the hub did not give it" in done.err
+    line = next(line for line in done.err.splitlines() if line.strip().startswith("python"))
+    assert shlex.split(line) == ["python", "-c", f"from datasets import load_dataset; {called}"]
 
 
 def test_a_disk_that_fills_up_leaves_no_half_file(data, write, tmp_path, monkeypatch):

@@ -324,6 +324,25 @@ def test_an_unfinished_result_names_the_command_that_goes_on(tmp_path, capsys):
     assert "is not finished; this command goes on where it stopped" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda text: text.replace('"accuracy": 0.0', '"accuracy": NaN'),
+        lambda text: text.replace('"accuracy": 0.0', f'"accuracy": {"9" * 5000}'),
+        lambda text: "[" * 100_000,
+        lambda text: text[:-20],
+    ],
+    ids=["NaN", "digits", "nested", "cut short"],
+)
+def test_a_damaged_result_is_refused_by_name(tmp_path, capsys, damaged):
+    files = [Path(result(tmp_path / f"{name}.json", {"a": [0]})) for name in "ab"]
+    text = files[1].read_text()
+    files[1].write_text(damaged(text))
+    assert files[1].read_text() != text
+    assert main(["eval", "--compare", *map(str, files)]) == 1
+    assert f"{files[1]} cannot be read" in capsys.readouterr().err
+
+
 def test_another_format_and_another_kind_of_result_are_refused(tmp_path, capsys):
     file = tmp_path / "a.json"
     result(file, {"a": [0]})

@@ -149,8 +149,20 @@ def test_an_earlier_report_is_replaced_and_nothing_else_is(run, tmp_path, capsys
     assert "<title>second</title>" in file.read_text()
     assert main(["report", str(run), "--out", str(run / "rpo_cache.db")]) == 1
     assert "exists and is no report" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["report", str(run), "--out", str(tmp_path / "pipe")]) == 1
+    assert "pipe is no file: name one" in capsys.readouterr().err
     with PathCache.open_to_read(f"sqlite:///{run}/rpo_cache.db") as cache:
         assert cache.latest_step == 2
+
+
+def test_names_of_no_text_are_names_too(run, tmp_path, monkeypatch):
+    """Linux allows any bytes in them."""
+    folder, file = tmp_path / os.fsdecode(b"run\xff"), tmp_path / "r.html"
+    shutil.copytree(run, folder)
+    assert main(["report", str(folder), "--out", str(file), "--title", "\udcff"]) == 0
+    assert "<title>\\udcff</title>" in file.read_text()
+    assert main(["cache", "vacuum", str(folder)]) == 0
 
 
 def test_a_limit_on_questions_is_said_in_the_page(report, tmp_path):
@@ -160,6 +172,16 @@ def test_a_limit_on_questions_is_said_in_the_page(report, tmp_path):
     _, out, _, page = report(folder, "--questions", "2")
     assert document_of(page)["runs"][0]["questions"]["total"] == 5
     assert "2 of 5 questions are in this file" in out
+
+
+def test_relative_and_absolute_places_are_named_alike(run, tmp_path, monkeypatch):
+    """A cache's place is absolute."""
+    (tmp_path / "plain" / "tensorboard").mkdir(parents=True)
+    (tmp_path / "plain" / "tensorboard" / PLAIN).write_bytes(b"")
+    shutil.copytree(run, tmp_path / "own" / "checkpoints")
+    monkeypatch.chdir(tmp_path)
+    for texts in (["own/checkpoints", "plain/tensorboard"], [str(tmp_path / "own"), str(tmp_path / "plain/tensorboard")]):
+        assert names([source(text) for text in texts]) == ["own", "plain"]
 
 
 def test_names_tell_runs_apart():

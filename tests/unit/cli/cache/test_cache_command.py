@@ -7,6 +7,7 @@ from pathlib import Path as File
 
 import pytest
 from datasets import load_dataset
+from rich.text import Text
 
 from lab.testbed import model_dir
 from openrlhf_rpo.cache import PathCache
@@ -197,6 +198,25 @@ def test_history_is_every_visit(document, cache):
     assert "no_rewarded_sample" in cache("history", "aa01")[1]
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_word_of_a_table_is_broken_on_a_narrow_terminal(folder, monkeypatch, capsys, columns):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["cache", "history", str(folder), "aa01"]) == 0
+    shown = Text.from_ansi(capsys.readouterr().out).plain.split()
+    assert {"prefix", "length", "rewarded", "outcome", "chance", "no_rewarded_sample"} <= set(shown)
+
+
+def test_without_standard_output_and_input_nothing_is_written_and_nothing_asked(folder, monkeypatch, capsys):
+    """As with ``>&-`` and ``<&-``."""
+    with monkeypatch.context() as closed:
+        closed.setattr("sys.stdout", None)
+        assert main(["cache", "stats", str(folder)]) == 0
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["cache", "rollback", str(folder), "1"]) == 1
+    assert "Say so with --yes" in capsys.readouterr().err
+
+
 def test_stats_are_by_step(document, cache):
     steps = document("stats")["steps"]
     assert [(s["step"], s["paths"], s["length"], s["age"], s["replaced"]) for s in steps] == [
@@ -247,6 +267,12 @@ def test_what_removes_or_replaces_asks_first(cache, document, tmp_path, folder):
         assert status == 1 and "Say so with --yes" in err
     assert document("info")["latest_step"] == 2 and document("info")["readable_from_step"] == 0
     assert file.read_text() == "mine"
+
+
+def test_a_name_that_cannot_be_written_is_refused_before_anything_is_asked(cache, tmp_path):
+    (tmp_path / "out").mkdir()
+    status, _, err = cache("export", tmp_path / "out")
+    assert status == 1 and "out: the name must end in .parquet, .jsonl or .json" in err and "--yes" not in err
 
 
 def test_a_tokenizer_that_the_libraries_do_not_understand_is_as_good_as_none(cache, folder, tmp_path):
