@@ -141,7 +141,7 @@ def test_a_forged_cache_as_a_source_is_refused_before_anything_is_written(refuse
 
 def test_a_pipe_is_no_source(refused, options, tmp_path):
     os.mkfifo(tmp_path / "paths.jsonl")
-    assert "there is no file" in refused("cache", "import", tmp_path / "paths.jsonl", *options())
+    assert "error: there is no file" in refused("cache", "import", tmp_path / "paths.jsonl", *options())
 
 
 def test_solutions_that_verify_rejects_are_said_at_the_import_and_at_the_start(options, testbed, tmp_path, capfd):

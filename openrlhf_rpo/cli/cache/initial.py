@@ -34,6 +34,7 @@ def import_(args: Namespace, out: Output) -> int:
         raise UsageError(f"{own[0]}: `cache import SOURCE` sets it itself, leave it out")
     upstream.check_version()
     run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])
+    import_source(run)  # that it is not there is said without an option that the user did not give
     try:
         with contextlib.redirect_stdout(sys.stderr):  # for the prints of the checks and of vLLM's import
             report = _import(run, RPOConfig.from_namespace(run.rpo))
