@@ -98,7 +98,7 @@ class AsyncOptions:
 
 
 LARGE_CACHE = 4 * 2**30
-"""Bytes from which on a cache keeps not all versions by default, but ``VERSIONS_OF_A_LARGE_CACHE``."""
+"""Bytes beyond which a cache keeps ``VERSIONS_OF_A_LARGE_CACHE`` by default, not all versions."""
 VERSIONS_OF_A_LARGE_CACHE = 10
 
 

@@ -188,7 +188,7 @@ class _RPOTrainer(BasePPOTrainer):
         if self.samples is not None:
             self.samples.rollback(step)
         self.stream.position = states["total_consumed_prompts"]
-        self.stream.postponed = list(states.get("postponed_prompts", ()))  # former checkpoints have none
+        self.stream.postponed = list(states.get("postponed_prompts", ()))  # older checkpoints have none
         if self.args.algo.kl.target:  # the adaptive coefficient
             self.kl_ctl.value = states["kl_coef"]
         self.failures = states["reward_failures"]
@@ -283,8 +283,8 @@ class _RPOTrainer(BasePPOTrainer):
     # ── Evaluation, logs, checkpoints ──
 
     def has_checkpoint(self, step: int) -> bool:
-        """Whether a run may be resumed from this step: an evaluation may write one, too (the best so far), also the last.
-        That may come before ``max_steps``, with groups that --rpo.tail makes wait."""
+        """Whether a run may resume from this step: evaluations, the last included, may write a checkpoint (the best so far).
+        With --rpo.tail groups wait, and the last may come before ``max_steps``."""
         due = step % self.args.ckpt.save_steps == 0 or step % self.args.eval.steps == 0
         return due or step == self.max_steps or self.config.tail < 1
 

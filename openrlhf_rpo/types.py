@@ -13,8 +13,8 @@ Example: one sample from a cached path of 6 tokens cut by m = 2::
     new path      a b c d x y <end>       path_length = 7
 
 All lengths are in tokens. Log-probs are natural logarithms under the distribution that sampled the token, after
-temperature. Both are kept in arrays of 4 bytes a token, which numpy and torch read without a copy; a type that is given any
-other sequence makes one of it.
+temperature. Token ids and log-probs are arrays of 4 bytes per token, which numpy and torch read without a copy; types
+convert other sequences.
 """
 
 from array import array
@@ -33,7 +33,7 @@ FinishReason = Literal["stop", "length", "unfinished"]
 
 
 def as_ids(values: Iterable[int] = ()) -> TokenIds:
-    """Token ids, uint32. Raises OverflowError for other integers and TypeError for what is none."""
+    """Token ids, uint32. Raises OverflowError for other integers and TypeError for non-integers."""
     return array("I", values)
 
 
@@ -43,7 +43,7 @@ def as_log_probs(values: Iterable[float] = ()) -> LogProbs:
 
 
 def in_arrays(owner: Any, ids: str = "", logs: str = "") -> None:
-    """Make arrays of two fields of a frozen dataclass, in its ``__post_init__``. Raises ValueError for what is no number."""
+    """Convert two fields of a frozen dataclass to arrays, in its ``__post_init__``. Raises ValueError for non-numbers."""
     for name, made in ((ids, as_ids), (logs, as_log_probs)):
         if name and not isinstance(values := getattr(owner, name), array | None):
             try:
@@ -210,10 +210,9 @@ class Visit:
 class Group:
     """The G samples of one question in one step, in the order requested.
 
-    ``waits``: the next step goes on with it, because ``--rpo.tail`` stopped this one before all its samples were done.
-    ``n_before`` of its tokens are of earlier steps.
-    ``visits`` are the question's earlier visits, oldest first, as many as the method reads; ``asked`` and ``chance`` are
-    those of its next one. ``due`` is the step that trains on it (0: not said).
+    ``waits``: the next step continues it, because ``--rpo.tail`` stopped it before all its samples were done. ``n_before``
+    of its tokens are from earlier steps. ``visits`` are the question's earlier visits, oldest first, as many as the method
+    reads; ``asked`` and ``chance`` are those of its next one. ``due`` is the step that trains on it (0: not said).
     """
 
     question: Question
@@ -237,13 +236,13 @@ class Group:
 
     @property
     def begun(self) -> "Begun":
-        """What the cache keeps of it until a step is committed that trains on it."""
+        """What the cache keeps of it until a step that trains on it is committed."""
         return Begun(self.question.question_id, self.samples, self.asked, self.chance, self.due)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A group that is left to a later step, ``due`` (``Group``).
+    """A group left to a later step, ``due`` (see ``Group``).
 
     Its samples may have no token yet, or all of them.
     """

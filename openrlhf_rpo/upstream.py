@@ -106,7 +106,7 @@ def nest(flat: argparse.Namespace) -> SimpleNamespace:
 
 
 def n_processes(model: SimpleNamespace) -> int:
-    """Processes of a model, one a device; ``model``: its options, such as ``args.actor``."""
+    """Processes of a model, one per device; ``model``: its options, e.g. ``args.actor``."""
     return model.num_nodes * model.num_gpus_per_node
 
 

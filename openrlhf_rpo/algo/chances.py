@@ -1,14 +1,14 @@
-"""What a question still teaches: an estimate of its samples' chance to be rewarded, from its visits.
+"""What a question can still teach: its samples' chance to be rewarded, estimated from its visits.
 
-The advantages of a group are as large as its scores differ: on average p (1 - p), where p is the chance of a sample. A group
-that is all right or all wrong teaches nothing (GRESO, arXiv 2506.02177, finds that it stays so from epoch to epoch). With a
-Beta distribution of p, which the question's rewarded samples r and others w move away from the rate m of the whole run ::
+A group's advantages grow with how much its scores differ: on average p (1 - p), where p is a sample's chance. A group that
+is all right or all wrong teaches nothing (GRESO, arXiv 2506.02177, finds that it stays so from epoch to epoch). p has a Beta
+distribution, which the question's rewarded samples r and others w move away from the rate m of the run ::
 
     a = PRIOR m + sum r / 2^age,     b = PRIOR (1 - m) + sum w / 2^age,     ages in epochs
     signal = E[p (1 - p)] = a b / ((a + b) (a + b + 1))
 
-and ``worth`` is signal per token, where the tokens of a sample are estimated from the visits in the same way. A question
-that nobody has asked is worth what the run's questions are on average.
+and ``worth`` is signal per token; the tokens of a sample are estimated from the visits in the same way. A question never
+asked is worth the run's average.
 """
 
 import heapq
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from openrlhf_rpo.types import Visit
 
 PRIOR = 4.0
-"""Samples that the rate of the run counts for."""
+"""How many samples the run's rate counts as."""
 REST = 1 / 8
-"""Epochs before a question is asked again for its signal, so that no few questions fill the run (arXiv 2603.21177)."""
+"""Epochs before a question is asked again for its signal; otherwise a few would fill the run (arXiv 2603.21177)."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the visits up to ``step`` add up to: rewarded and other samples, and generated tokens."""
+    """Sums over the visits up to ``step``: rewarded and other samples, and generated tokens."""
 
     right: float = 0.0
     wrong: float = 0.0
@@ -53,7 +53,7 @@ class Chances:
         self.questions: dict[str, Seen] = {}
 
     def add(self, visits: Iterable[Visit]) -> None:
-        """Learn from the visits of a step. Their order changes roundings alone, and is kept: a resumed run repeats it."""
+        """Learn from the visits of a step, in a fixed order, so that a resumed run repeats the rounding."""
         for visit in sorted(visits, key=lambda visit: (visit.step, visit.question_id)):
             self.run.add(visit, self.epoch)
             self.questions.setdefault(visit.question_id, Seen()).add(visit, self.epoch)

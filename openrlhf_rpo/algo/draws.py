@@ -15,7 +15,7 @@ def keyed_generator(seed: int, step: int, question_id: str, purpose: str) -> ran
 
 
 def request_seed(seed: int, step: int, question_id: str, sample_index: int, n_tokens: int = 0) -> int:
-    """The engine's seed for one sample of a group that has ``n_tokens`` new tokens, 0 <= seed < 2**31."""
+    """The engine's seed, 0 <= seed < 2**31, for a group's sample that has ``n_tokens`` new tokens."""
     key = ("request", sample_index, n_tokens) if n_tokens else ("request", sample_index)
     return _hash(seed, step, question_id, *key) % 2**31
 

@@ -1,7 +1,7 @@
-"""Which policy sampled which tokens: ``Part``s in the order of the tokens, neighbours of different versions.
+"""Which policy sampled which tokens: ``Part``s in token order, neighbours with different versions.
 
-A path is cut and continued, and a sample may be stopped and continued, so its tokens can be of several policies. Example: a
-path of the initial policy, cut to 4 tokens and continued by the policy after step 8, which step 9 replaced on the way::
+A path is cut and continued, and a sample may be stopped and continued, so either can have tokens of several policies.
+Example: a path of the initial policy, cut to 4 tokens and continued by the policy after step 8, replaced midway by step 9::
 
     path's parts                (0, 6)
     head(parts, 4)              (0, 4)
@@ -15,7 +15,7 @@ from openrlhf_rpo.types import UNKNOWN, Part
 
 
 def extended(parts: tuple[Part, ...], version: int, n_tokens: int) -> tuple[Part, ...]:
-    """``parts`` and ``n_tokens`` more of ``version``; none more change nothing."""
+    """``parts`` plus ``n_tokens`` more of ``version``; unchanged if 0."""
     if n_tokens == 0:
         return parts
     if parts and parts[-1].version == version:
@@ -33,7 +33,7 @@ def head(parts: Iterable[Part], n_tokens: int) -> tuple[Part, ...]:
 
 
 def joined(first: tuple[Part, ...], second: Iterable[Part]) -> tuple[Part, ...]:
-    """The parts of two stretches of tokens that follow each other."""
+    """The parts of two consecutive stretches of tokens."""
     for part in second:
         first = extended(first, *part)
     return first

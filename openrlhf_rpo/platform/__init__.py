@@ -1,5 +1,5 @@
-"""What every process of a run needs before it does anything: OpenRLHF made fit for a host without a GPU or without
-flash-attn, and the guard against code that comes with models (``guard``).
+"""What every process of a run needs before it does anything: OpenRLHF adapted to hosts without a GPU or flash-attn, and the
+guard against code that comes with models (``guard``).
 
 The driver chooses the device once (``choose``) and passes it to every process through the environment (``worker_env``),
 with the permission for models' code. Each process calls ``prepare`` before it imports anything that uses torch: the driver
@@ -54,7 +54,7 @@ def worker_env() -> dict[str, str]:
     """The environment of Ray workers, so that they use the driver's device and run what it may run."""
     names = [DEVICE_ENV, *(CPU_ENV if device() == "cpu" else ())]
     found = {name: os.environ[name] for name in names if name in os.environ}
-    found[guard.TRUST_ENV] = str(int(guard.allowed()))  # also when not: the cluster's own environment may say otherwise
+    found[guard.TRUST_ENV] = str(int(guard.allowed()))  # even if not: the cluster's own environment may say otherwise
     return found if imports_from_here() else found | {"PYTHONSAFEPATH": "1"}
 
 
@@ -65,7 +65,7 @@ def imports_from_here() -> bool:
 
 
 def prepare() -> None:
-    """Guard this process, mend what is wrong upstream, and patch what its host lacks: a GPU, flash-attn, nvcc.
+    """Guard this process, fix what is wrong upstream, and patch what its host lacks: a GPU, flash-attn, nvcc.
 
     Does nothing when called again.
     """

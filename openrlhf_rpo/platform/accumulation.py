@@ -1,8 +1,8 @@
 """Dynamic micro-batches (``--train.dynamic_batch_enable``) at DeepSpeed's ZeRO stages 1 and 2.
 
 OpenRLHF 0.11.2 tells DeepSpeed that an optimizer step has one micro-batch, and then runs several. At these stages each
-backward pass then takes the place of the one before (deepspeed 0.19.6, ``stage_1_and_2.py``), and the step has the gradient
-of its last micro-batch alone. Here DeepSpeed is told which one is the last.
+backward pass then overwrites the gradient of the one before (deepspeed 0.19.6, ``stage_1_and_2.py``), so the step has only
+that of its last micro-batch. Here DeepSpeed is told which is the last.
 """
 
 import functools

@@ -36,7 +36,7 @@ def patch() -> None:
 
 
 def patch_without_nvcc() -> None:
-    """On a GPU host: what CUDA's compiler is needed for, if there is none."""
+    """On a GPU host without CUDA's compiler: patch what needs it."""
 
     def optimizer(module: Any) -> None:
         if not has_nvcc():
@@ -120,7 +120,7 @@ def _torch_adam(module: Any) -> None:
 def _gather_one_by_one(module: Any) -> None:
     """DeepSpeed before 0.19.8 gathers several parameters at once and waits only for the last, but gloo may finish it first.
 
-    A late gather could then overwrite the checkpoint that was loaded into its parameter meanwhile.
+    A late gather could then overwrite a checkpoint loaded into its parameter meanwhile.
     """
 
     def gather(self: Any, parameters: list[Any], hierarchy: int = 0, quantize: bool = False) -> None:

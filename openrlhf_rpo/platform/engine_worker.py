@@ -1,4 +1,4 @@
-"""What vLLM's workers on a CPU get from us: they receive all weights at once, and draw seeded tokens without waste.
+"""Our additions to vLLM's CPU workers: they receive all weights at once, and draw seeded tokens without waste.
 
 vLLM imports this module in each worker before it makes the model runner and its sampler.
 """
@@ -51,8 +51,8 @@ class CpuWorkerExtension:
 def seeded_noise(probs: torch.Tensor, generators: Mapping[int, torch.Generator]) -> torch.Tensor:
     """Exponential noise, (requests, vocabulary) as ``probs``, each row from its own generator, if it has one.
 
-    From uniform numbers in double precision, so that rare tokens keep their probabilities: torch draws those five times as
-    fast on a CPU as exponential ones.
+    Made of uniform numbers, which torch draws five times as fast on a CPU as exponential ones; double precision keeps rare
+    tokens' probabilities.
     """
     noise = torch.empty(probs.shape, dtype=torch.float64)
     if len(generators) < len(noise):
@@ -70,7 +70,7 @@ def random_sample(
     return sampler_module.sample_with_exponential_noise(probs, noise if use_fp64_gumbel else noise.to(probs.dtype))
 
 
-# On a CPU vLLM 0.29 draws the noise of all requests, and again that of every seeded one: with a vocabulary of 49,000 tokens
-# more than half of the time of a pass.
+# On a CPU vLLM 0.29 draws noise for all requests, and again for every seeded one: with a vocabulary of 49,000 tokens, over
+# half the time of a pass.
 sampler_module.random_sample = random_sample
 sampler_module.TopKTopPSampler.forward_cpu = sampler_module.TopKTopPSampler.forward_native

@@ -4,7 +4,7 @@ Same signatures as flash-attn 2.8.3 (``bert_padding.py``). They support packed s
 the real kernels.
 
 Only that module sees them, and only while it is imported: vLLM, transformers and ``shared_prefix.attention`` look for
-flash-attn by its name, and would take the kernels to be there.
+flash-attn by its name, and would assume its kernels are there.
 """
 
 import sys
@@ -51,7 +51,7 @@ def all_gather(*args: Any, **kwargs: Any) -> Any:
 
 
 class _Finder:
-    """Finds ``IMPORTER`` where it is, with a loader of ours."""
+    """Finds ``IMPORTER`` as usual, but with our loader."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -1,8 +1,8 @@
 """No process runs Python code that comes with a model, unless the user allowed it (--rpo.trust_remote_code true).
 
-OpenRLHF loads every model with ``trust_remote_code=True``. ``install`` therefore changes the few functions of transformers
-through which code of a model, an adapter or a kernel on the hub comes in; each asks for the permission when it is called.
-The permission is an environment variable, which the driver gives to the processes of the run; without it nothing is allowed.
+OpenRLHF loads every model with ``trust_remote_code=True``. ``install`` therefore patches the few transformers functions that
+load code of a model, an adapter or a kernel on the hub; each checks the permission when it is called. The permission is an
+environment variable, which the driver gives to the processes of the run; without it nothing is allowed.
 """
 
 import os
@@ -14,8 +14,8 @@ from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.platform.ray_class import unwrap
 
 TRUST_ENV = "OPENRLHF_RPO_TRUST_REMOTE_CODE"
-# No folder can be made below a device. Processes that vLLM starts by itself cannot import a model's code from there; the
-# words are for whoever meets the path in an error.
+# No folder can be made below a device, so processes that vLLM starts itself cannot import a model's code from there. The
+# words are for whoever sees the path in an error.
 NO_FOLDER = f"{os.devnull}/a model's code needs --rpo.trust_remote_code true"
 OFFICIAL_KERNELS = ("kernels-community/", "Atlas-Inference/gdn")  # named in transformers itself
 
@@ -27,7 +27,7 @@ class ModelCodeError(UsageError):
 
 
 def allow(trusted: bool) -> None:
-    """Set or take away the permission, for this process and those that it starts."""
+    """Grant or withdraw the permission, for this process and those it starts."""
     os.environ[TRUST_ENV] = "1" if trusted else "0"
 
 
@@ -36,7 +36,7 @@ def allowed() -> bool:
 
 
 def install() -> None:
-    """Guard this process. Imports nothing: a module is changed once it is imported, or now if it is already."""
+    """Guard this process. Imports nothing: a module is patched once it is imported, or now if it is already."""
     global _installed
     if _installed:
         return
@@ -58,9 +58,9 @@ def _refuse(what: str, remedy: str = "") -> None:
 
 
 def _no_modules(module: Any) -> None:
-    """Every ``auto_map`` and ``custom_generate`` ends in these two, the first with the file found, the second to import it.
+    """Every ``auto_map`` and ``custom_generate`` ends in these two: the first gets the file found, the second imports it.
 
-    They are called through their module, so it does not matter who has imported what from it before.
+    They are called through their module, so earlier imports from it do not matter.
     """
     check_imports, get_class = module.check_imports, module.get_class_in_module
 

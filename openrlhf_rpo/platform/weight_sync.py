@@ -44,7 +44,7 @@ def patch_engine(module: Any) -> None:
         kwargs |= {"max_num_batched_tokens": max(tokens, kwargs.get("max_model_len") or 0)}
         kwargs.pop("gpu_memory_utilization", None)
         if kwargs.get("enforce_eager"):
-            os.environ["TORCHDYNAMO_DISABLE"] = "1"  # else vLLM compiles the rank of a token, which nobody reads: 3 seconds
+            os.environ["TORCHDYNAMO_DISABLE"] = "1"  # else vLLM compiles token ranks, which nobody reads: 3 seconds
         await start(self, *args, **kwargs)
 
     async def receive_weights(self: Any, layout: list[tuple[str, str, list[int]]]) -> None:
@@ -95,7 +95,7 @@ def _broadcast_to_vllm(self: Any) -> None:
             flat = torch.cat([p.data.flatten() for p in parameters])
             try:
                 self._model_update_group.broadcast([flat], from_rank_0()).wait()
-            except RuntimeError:  # gloo knows a broken connection; why it broke is the engine's to say
+            except RuntimeError:  # gloo reports only a broken connection; the engine says why
                 ray.get(ray.wait(loading, timeout=30)[0])
                 raise
             ray.get(loading)

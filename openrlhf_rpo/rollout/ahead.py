@@ -1,10 +1,10 @@
 """Batches for the training side: made when it asks for them, or ahead of it in a thread (``--train.async_enable``).
 
 With ``--train.async_queue_size`` N the batch of step t + N is made while step t trains, by the policy that had completed
-t - 1 steps, and the next one is begun when step t is committed. So the clock does not decide which policy samples what, and
-a run repeats bit for bit; it does decide with ``--train.partial_rollout_enable``, where samples are stopped on their way.
+t - 1 steps, and the next one is begun when step t is committed. So which policy samples what does not depend on timing, and
+a run repeats bit for bit, except with ``--train.partial_rollout_enable``, which stops samples midway.
 
-Groups that are made or begun and not committed are *in flight*. A checkpoint has them, and a resumed run goes on with them.
+Groups that are made or begun but not committed are *in flight*: a checkpoint has them, and a resumed run continues them.
 """
 
 import threading
@@ -19,7 +19,7 @@ from openrlhf_rpo.types import Begun
 
 
 class InStep:
-    """Each batch is made when it is needed: the synchronous loop. ``clock`` has the seconds of the training side."""
+    """Makes each batch when it is needed: the synchronous loop. ``clock`` times the training side."""
 
     def __init__(self, batches: Batches, clock: PhaseClock) -> None:
         self.batches = batches
@@ -48,13 +48,13 @@ class InStep:
 
 
 class Ahead(InStep):
-    """Batches are made in a thread, at most ``size`` ahead. ``partial``: samples are stopped to let a step end."""
+    """Makes batches in a thread, at most ``size`` ahead. ``partial``: stops samples so that a step can end."""
 
     def __init__(self, batches: Batches, clock: PhaseClock, size: int, partial: bool) -> None:
         super().__init__(batches, clock)
         self.partial = partial
         self.size = size
-        self._n_made = self._n_taken = 0  # each is counted by one side
+        self._n_made = self._n_taken = 0  # each has one writer
         self._ended = False
         self._made: SimpleQueue[Batch | Exception | None] = SimpleQueue()
         self._queued: list[Batch] = []
@@ -65,7 +65,7 @@ class Ahead(InStep):
         threading.Thread(target=self._make_all, args=(step, last), name="rollout", daemon=True).start()
 
     def take(self, step: int) -> Batch | None:
-        """Waits for it. Raises what ended the rollout side."""
+        """Waits for it. Raises the rollout side's error."""
         with self.clock("waiting"):
             made = self._made.get()
         if isinstance(made, Exception):
@@ -78,7 +78,7 @@ class Ahead(InStep):
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Without partial samples every batch for which there is room is made first, so the clock decides nothing."""
+        """Unless ``partial``, first makes every batch there is room for, so that timing decides nothing."""
         with self.clock("waiting"):
             if self.partial:
                 self._gate.hold(stop=self._engines.stop)
@@ -113,13 +113,13 @@ class Ahead(InStep):
                         self._queued.append(batch)
                     self._made.put(batch)
                 step += 1
-        except Exception as error:  # raised where the training side takes the batch
+        except Exception as error:  # raised again in ``take``
             self._ended = True
             self._made.put(error)
             self._gate.changed()
 
 
 def source_of(batches: Batches, clock: PhaseClock, args: SimpleNamespace) -> InStep:
-    """The source of a run with these options."""
+    """The batch source for these options."""
     size = args.train.async_queue_size if args.train.async_enable else 0
     return Ahead(batches, clock, size, args.train.partial_rollout_enable) if size else InStep(batches, clock)

@@ -1,4 +1,4 @@
-"""The batch of each step: which groups are asked and generated until enough of them may be trained on."""
+"""Makes the batch of each step: asks and generates groups until enough may be trained on."""
 
 import math
 from collections.abc import Iterable, Mapping, Set
@@ -20,10 +20,10 @@ class Starved(Failed):
 
 @dataclass(frozen=True)
 class Batch:
-    """The groups of a step: those trained on, those that are only stored, and those that wait for the next.
+    """The groups of a step: ``kept`` are trained on, ``dropped`` only stored, ``waiting`` left for later.
 
-    Stored without training: what dynamic sampling drops, and what is older than ``--rpo.async.max_age``. ``seconds`` by
-    phase and ``metrics`` are the rollout's; ``failures``: failed rewards of the run so far.
+    Only stored: what dynamic sampling drops or does not need, and what is older than ``--rpo.async.max_age``. ``seconds`` by
+    phase and ``metrics`` are the rollout's; ``failures`` counts the run's failed rewards so far.
     """
 
     kept: list[Group]
@@ -39,10 +39,10 @@ class Batch:
 
 
 class Batches:
-    """Makes one batch after the other.
+    """Makes one batch after another.
 
-    ``begun``: groups to go on with, of a resumed run or because ``--rpo.tail`` stopped them. ``out``: the questions of each
-    batch that is made and not committed.
+    ``begun``: groups to continue, from a resumed run or stopped by ``--rpo.tail``. ``out``: the questions of each batch that
+    is made but not committed.
     """
 
     def __init__(self, rollout: Rollout, selection: Selection, args: SimpleNamespace) -> None:
@@ -57,15 +57,15 @@ class Batches:
 
     @property
     def short(self) -> bool:
-        """Whether the next batch could lack questions that are in flight."""
+        """Whether questions in flight could leave the next batch short."""
         return bool(self.out) and not self.selection.stream.has(self.size, self._in_flight())
 
     def make(self, step: int) -> Batch | None:
         """Roll out a full batch of groups; None at the end of the data.
 
-        With dynamic sampling (DAPO), groups without signal are replaced by other questions, and so are groups that are too
-        old; what is then more than a batch is stored only. Raises Starved after ``dynamic.max_batches`` batches of
-        questions, or when too few untried questions are left.
+        Groups that are too old and, with dynamic sampling (DAPO), groups without signal are replaced by other questions; any
+        surplus over a batch is only stored. Raises Starved after ``dynamic.max_batches`` batches of questions, or when too
+        few untried questions are left.
         """
         rollout, parked, stream = self.rollout, self.rollout.gate.parked, self.selection.stream
         before = stream.position, list(stream.postponed), list(self.begun)
@@ -87,7 +87,7 @@ class Batches:
                     stream.position, stream.postponed, self.begun = before
                     self._made, rollout.work = [], None
                     return None
-                if wanted > missing:  # which of them are too many has nothing to do with why they were asked
+                if wanted > missing:  # which groups are surplus must not depend on why they were asked
                     asked.sort(key=lambda one: self._place(step, one.question.question_id))
                 tried |= {one.question.question_id for one in asked}
                 self._made = kept + dropped + waiting
@@ -107,7 +107,7 @@ class Batches:
         return Batch(kept, dropped, waiting, seconds, rollout.engine_metrics(kept + dropped + waiting), failures)
 
     def on_the_way(self) -> list[Begun]:
-        """Every group that is begun and of no finished batch, as it is; the rollout stands still."""
+        """Every begun group of no finished batch, as it is now; the rollout must stand still."""
         now = self._made + (self.rollout.work.groups if self.rollout.work is not None else [])
         return [group.begun for group in now] + self.begun
 
@@ -115,9 +115,9 @@ class Batches:
         self.out.pop(step, None)
 
     def n_too_old(self, groups: Iterable[Group], step: int) -> int:
-        """Groups with tokens of a policy that is more than ``max_age`` steps behind the one that ``step`` trains."""
+        """How many groups have tokens of a policy over ``max_age`` steps behind the one that ``step`` trains."""
         ahead = self.args.train.async_enable and self.args.train.async_queue_size
-        if not ahead:  # those that --rpo.tail makes wait are trained on in any case
+        if not ahead:  # groups that wait because of --rpo.tail always train
             return 0
         oldest = step - 1 - self.config.async_.max_age
         return sum(group.version is not None and group.version < oldest for group in groups)
@@ -135,10 +135,10 @@ class Batches:
         return due
 
     def _to_ask(self, n_kept: int, n_done: int, taken: Set[str]) -> int:
-        """The questions of the next round: with dynamic sampling enough to fill the batch at the share kept so far.
+        """How many questions to ask next: with dynamic sampling, enough to fill the batch at the share kept so far.
 
-        With one for each missing group there would be many rounds, and each lasts as long as its longest answer. At most a
-        batch; and what is more than missing comes from this pass over the data, without those that are ``taken``.
+        One per missing group would take many rounds, each as long as its longest answer. At most a batch; any more than are
+        missing come from this pass over the data, without those that are ``taken``.
         """
         missing = self.size - n_kept
         if not self.args.algo.dynamic_filtering_enable or not n_kept:

@@ -28,13 +28,13 @@ from openrlhf_rpo.upstream import RolloutRayActor
 DTYPES = {FLOAT32: "float32", "bf16": "bfloat16", "fp16": "float16"}
 """``--ds.param_dtype`` -> vLLM's ``dtype``."""
 STREAMED = 16
-"""Tokens between two looks at a sample that may have to stop. Each look costs as much time as a token."""
+"""Tokens between two checks whether a sample must stop. Each check takes as much time as a token."""
 FROM_HERE, GENERATE, SCORE = range(3)
-"""vLLM's priorities, the first served first: a text goes on from what the engine has just computed of it, and a group from
-the paths that were scored, before what waits takes their place in the prefix cache."""
+"""vLLM's priorities, the first served first: a text continues what the engine has just computed, and a group its scored
+paths, before waiting requests evict them from the prefix cache."""
 READ_AT_ONCE = 1024
-"""Tokens of a prompt, in a pass of an engine with drafts: where log-probs are asked for, vLLM's model runner V1 has the
-logits of all of them at once, in float32, and did not set that memory aside."""
+"""Prompt tokens in a pass of an engine with drafts: for log-probs, vLLM's model runner V1 holds the float32 logits of all of
+them at once, in memory that it did not set aside."""
 _ABORTED = "abort"
 """vLLM's finish reason of a request that was ended from outside."""
 
@@ -51,9 +51,9 @@ def without_weight(token_id: int, log_prob: float, rejected: Rejected) -> float:
 
 
 def log_probs_of(token_ids: Sequence[int], found: FlatLogprobs) -> list[float]:
-    """The log-probs of ``token_ids``, which the engine reported one a position.
+    """The log-probs of ``token_ids``, reported by the engine one per position.
 
-    Flat, because vLLM else keeps a dictionary and an object for every token until a sample ends. Raises RuntimeError if they
+    Flat, because vLLM otherwise keeps a dictionary and an object per token until a sample ends. Raises RuntimeError if they
     are of other tokens.
     """
     if found.token_ids != list(token_ids):
@@ -64,8 +64,8 @@ def log_probs_of(token_ids: Sequence[int], found: FlatLogprobs) -> list[float]:
 def offline_limits(longest: int, world_size: int) -> dict[str, int]:
     """Sequences at a time and tokens a pass, as vLLM sets them for offline work on this hardware.
 
-    For an async engine it takes the smallest, 128 and 2,048: 512 samples would run in four waves. ``longest``: tokens of a
-    sequence, which models that cannot read a prompt in parts need in one pass.
+    For an async engine vLLM takes the smallest, 128 and 2,048: 512 samples would run in four waves. ``longest``: tokens of a
+    sequence, all in one pass for models that cannot read a prompt in parts.
     """
     tokens, sequences = AsyncEngineArgs.get_batch_defaults(world_size)
     offline = UsageContext.LLM_CLASS
@@ -76,7 +76,7 @@ class _RPOEngine(RolloutRayActor):
     speculation: ClassVar[Mapping[str, object] | None] = None
     """vLLM's ``speculative_config``; None: the engine takes no drafts."""
     stops: ClassVar[bool] = False
-    """Whether samples may be stopped on their way."""
+    """Whether ``stop_at`` may be called: samples then come in parts, whose lengths are known."""
     dtype: ClassVar[str | None] = None
     """vLLM's ``dtype``, that of the trainer's weights; None: bfloat16 as upstream's, float32 on a CPU."""
     limits: ClassVar[Mapping[str, int]] = {}
@@ -84,7 +84,7 @@ class _RPOEngine(RolloutRayActor):
     most: float = math.inf
     """The number of tokens at which a sample is stopped."""
     stopped: bool = False
-    """Whether samples are given back as they are, and none is begun."""
+    """Whether samples are returned as they are, and none is begun."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.longest = kwargs["max_model_len"]
@@ -96,20 +96,20 @@ class _RPOEngine(RolloutRayActor):
         if self.speculation:
             kwargs["speculative_config"] = self.speculation
             kwargs["long_prefill_token_threshold"] = min(READ_AT_ONCE, self.longest)
-            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # the second one knows no proposer of ours
+            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # version 2 cannot use our proposer
             allow_logit_bias(SamplingParams)
         await super().__init__(*args, **kwargs)
         gc.collect()
-        gc.freeze()  # as vLLM's server does: else collections walk all that was imported whenever some tokens have come
+        gc.freeze()  # as vLLM's server does: otherwise frequent collections walk all that was imported
 
     async def stop_at(self, n_tokens: float) -> None:
-        """Stop every sample, running or to come, when it has at least so many new tokens."""
+        """Stop every sample, running or to come, at ``n_tokens`` new tokens or more."""
         self.most = n_tokens
 
     async def stop(self) -> None:
-        """Give back every sample with the tokens that it has, and begin none until ``go_on``."""
+        """Return every sample with the tokens that it has, and begin none until ``go_on``."""
         self.stopped = True
-        while self.running:  # vLLM knows a request only some time after it was asked
+        while self.running:  # vLLM knows a request only some time after it is made
             await self.llm.abort(list(self.running))
             await asyncio.sleep(0.005)
 
@@ -117,7 +117,7 @@ class _RPOEngine(RolloutRayActor):
         self.stopped = False
 
     async def reset_prefix_cache(self) -> None:
-        """Raises RuntimeError if keys and values of former weights cannot be dropped; samples just stopped leave in time."""
+        """Drop keys and values of former weights, once samples just stopped are gone. Raises RuntimeError if it cannot."""
         for _ in range(500):
             if await self.llm.reset_prefix_cache():
                 return
@@ -143,9 +143,9 @@ class _RPOEngine(RolloutRayActor):
         return GeneratedGroup([read for _, read in both], rounding(both) if group.read else {})
 
     async def _read(self, request: Request, drawn: Generated) -> Generated:
-        """The sample with the log-probs that its new tokens have when the engine reads them.
+        """The sample with its new tokens' log-probs as the engine reads them.
 
-        A text that fills the engine is one token longer than it reads: the last one keeps its own.
+        A text that fills the engine is one token longer than it reads: the last keeps its own log-prob.
         """
         text = (request.token_ids + drawn.token_ids)[: self.longest - 1]
         n = len(text) - len(request.token_ids)
@@ -165,7 +165,7 @@ class _RPOEngine(RolloutRayActor):
 
     async def _complete(self, request: Request, drafts: dict[str, Any] | None, n_before: int = 0) -> Generated:
         """``n_before``: new tokens of the sample so far."""
-        if self.stopped and request.rejected is None:  # else another policy would draw what this one rejected a token for
+        if self.stopped and request.rejected is None:  # a rejected token must be replaced by the policy that rejected it
             return Generated(as_ids(), as_log_probs(), "unfinished")
         rejected = request.rejected
         params = SamplingParams(
@@ -184,7 +184,7 @@ class _RPOEngine(RolloutRayActor):
         )
         token_ids, log_probs = as_ids(), as_log_probs()
         reason, name = None, random_uuid()
-        if rejected is None:  # else it has one token to draw, which comes at once
+        if rejected is None:  # otherwise it draws one token, at once
             self.running.add(name)
         try:
             priority = FROM_HERE if n_before else GENERATE
@@ -229,7 +229,7 @@ class _RPOEngine(RolloutRayActor):
             final = output
         if final is None or final.prompt_logprobs is None or final.num_cached_tokens > head:
             raise RuntimeError("the engine ended a request without the log-probs of its tokens")
-        found = final.prompt_logprobs  # of what came from the cache none, or, by vLLM's model runner V1, any
+        found = final.prompt_logprobs  # cached tokens have none or, with model runner V1, arbitrary ones
         return as_log_probs(log_probs_of(path.token_ids[head + 1 :], found[len(found) - path.n_tokens :]))
 
 

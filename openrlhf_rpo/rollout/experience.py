@@ -35,7 +35,7 @@ def _to_experience(group: Group, sample: Sample, loss_from: int) -> "Experience"
     log_probs[n_prompt + len(prefix) :] = sample.response_log_probs
     if prefix.log_probs is not None:
         log_probs[n_prompt : n_prompt + len(prefix)] = prefix.log_probs
-        log_probs[np.frombuffer(mask, np.uint8) == 0] = 0  # one of -inf is NaN in every masked sum
+        log_probs[np.frombuffer(mask, np.uint8) == 0] = 0  # -inf would make every masked sum NaN
     info = {
         "response_clip_ratio": torch.tensor([sample.truncated]),
         "prefix_length": torch.tensor([float(len(prefix))]),
@@ -64,8 +64,8 @@ def _to_experience(group: Group, sample: Sample, loss_from: int) -> "Experience"
 
 
 def eval_logs(groups: Sequence[Group], n_samples: int) -> dict[str, float]:
-    """Upstream's figures of an evaluation, for each data source. Upstream finds a sample's source by its prompt, which two
-    sources may have in common: here by the place of its group."""
+    """Upstream's evaluation figures for each data source. Upstream finds a sample's source by its prompt, which two sources
+    may share; here the place of its group is used instead."""
     sources = [([group.question.datasource], [place], [None], [None]) for place, group in enumerate(groups)]
     samples = []
     for place, group in enumerate(groups):

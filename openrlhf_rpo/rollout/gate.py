@@ -1,9 +1,9 @@
-"""Which side of a run has the engines and the cache: the one that rolls out, or the one that trains.
+"""Which side of a run has the engines and the cache: rollout or training.
 
 In a synchronous run both are one thread, and the gate is always open. With ``--train.async_enable`` groups are generated
-while the step before trains; between two steps the training side holds the gate to send the new weights, to commit, to
-evaluate and to write a checkpoint. The rollout side stops between two batches, or, where its samples may be stopped on their
-way (``--train.partial_rollout_enable``), as soon as every engine has given back what it has.
+while an earlier step trains; between two steps the training side holds the gate to send the new weights, to commit, to
+evaluate and to write a checkpoint. The rollout side stops between two batches or, if its samples may be stopped midway
+(``--train.partial_rollout_enable``), as soon as every engine has returned what it has.
 """
 
 import threading
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 
 class Gate:
-    """``version``: the completed training steps of the weights that the engines have. ``worked``: seconds of the rollout
-    side inside ``passing``; ``parked``: those that it stood still there."""
+    """``version``: training steps completed by the engines' weights. ``worked``: seconds the rollout side worked inside
+    ``passing``; ``parked``: seconds it stood still there."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -37,21 +37,21 @@ class Gate:
             self._leave()
 
     def park(self) -> None:
-        """Rollout side, inside ``passing``, with nothing on its way: let the training side go first."""
+        """Rollout side, inside ``passing``, with no request running: let the training side go first."""
         started = time.perf_counter()
         self._leave()
         self._enter(lambda: True)
         self.parked += time.perf_counter() - started
 
     def changed(self) -> None:
-        """Say that what somebody waits for may hold now."""
+        """Wake whoever waits, to check again."""
         with self._condition:
             self._condition.notify_all()
 
     def hold(self, done: Callable[[], bool] = lambda: True, stop: Callable[[], object] | None = None) -> None:
         """Training side: wait until the rollout side stands still and is ``done``, and keep it so until ``release``.
 
-        ``stop``: do not wait for the end of a batch, but make the engines give back what they have.
+        ``stop``: do not wait for the end of a batch; make the engines return what they have.
         """
         if stop is not None:
             self._held = True

@@ -88,7 +88,8 @@ class HttpRewards:
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """The bytes of an answer. Raises ValueError for a redirect, which could send the prompts to anyone, and for too many."""
+    """The bytes of an answer. Raises aiohttp's error for a bad status, and ValueError for a redirect, which could send the
+    prompts to anyone, for packed bytes, and for too many."""
     response.raise_for_status()
     if response.status >= 300:
         where = re.split("[?#]", response.headers.get("Location", "nowhere"))[0]

@@ -98,7 +98,7 @@ def import_paths(
             ]
             _score(candidates, rollout)
             entering = _admitted(candidates, done, config.method.admits_wrong, report)
-            if entering:  # else the cache would no longer be one that holds nothing
+            if entering:  # otherwise the cache would no longer count as empty
                 cache.commit_initial([replace(path, slot=slot) for path in entering])
             bar.update(len(batch))
     if not done:
@@ -113,7 +113,7 @@ def import_paths(
 
 
 def not_verifiable(url: str, config: RPOConfig) -> str | None:
-    """What to say at the start of a run about imported paths that its method will reject; None if it will not."""
+    """A warning at the start of a run about imported paths that its method will reject; None without any."""
     if not config.method.scores or PathCache.is_missing(url):
         return None
     with PathCache.open_to_read(url) as cache:

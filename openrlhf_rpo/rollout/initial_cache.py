@@ -19,7 +19,7 @@ from openrlhf_rpo.rollout.imported_paths import import_paths
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout, Sampling
 from openrlhf_rpo.types import Group, Path, Question
 
-_BATCH = 256  # questions of an engine between two commits, each of which waits for the longest sample
+_BATCH = 256  # questions per engine between two commits, each of which waits for the longest sample
 _ROUNDS = 3  # of sampling, for questions whose sample may not enter
 
 

@@ -138,7 +138,7 @@ class QuestionStream:
         return len(free) >= n
 
     def left(self, taken: Set[str]) -> int:
-        """The questions of the rest of this pass over the data that are not ``taken``."""
+        """How many questions left in this pass over the data are not ``taken``."""
         end = self.position + min(self.remaining, len(self.questions) - self.position % len(self.questions))
         return sum(self._at(position).question_id not in taken for position in range(self.position, end))
 

@@ -31,8 +31,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
     """The samples of a group to generate; ``drafts``: stored paths of the question, newest first, each the bytes of
-    its token ids (int32). ``read``: the log-probs of new tokens shall be those of ``ScoreRequest``, not those that they were
-    drawn with; the two differ by rounding."""
+    its token ids (int32). ``read``: new tokens get log-probs as from a ``ScoreRequest``, not those they were drawn with; the
+    two differ by rounding."""
 
     samples: Sequence[Request]
     prompt_length: int
@@ -75,10 +75,10 @@ class GeneratedGroup:
 
 
 def rounding(samples: Iterable[tuple[Generated, Generated]]) -> dict[str, float]:
-    """How much the log-probs that samples were drawn with differ from those that they have when they are read.
+    """How much the log-probs of samples when read differ from those they were drawn with.
 
-    "read": tokens; "gap": the sum of absolute differences in nats; "noise": how many tokens verified reuse would expect to
-    reject for it, at lenience 1, although the policy has not changed: max(0, 1 - p / q).
+    "read": tokens; "gap": the sum of absolute differences in nats; "noise": how many tokens verified reuse would reject
+    because of it on average, at lenience 1, under the same policy: max(0, 1 - p / q).
     """
     pairs = [(drawn.log_probs, read.log_probs) for drawn, read in samples] or [(as_log_probs(), as_log_probs())]
     drawn, read = (np.concatenate(column).astype(float) for column in zip(*pairs, strict=True))
@@ -99,8 +99,8 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """A group of ``n_samples`` whose prefixes depend on the log-probs that ``paths`` have now; ``begin`` makes its request
-    of those."""
+    """A group of ``n_samples`` whose prefixes depend on the current log-probs of ``paths``; ``begin`` turns these into its
+    request."""
 
     paths: list[ScoreRequest]
     n_samples: int

@@ -13,7 +13,7 @@ from typing import Any
 from openrlhf_rpo.user_code import execute
 
 LARGEST = (2 - 2**-23) * 2.0**127
-"""Of float32, in which training computes; the sum of many such numbers is finite in Python."""
+"""The largest float32, as in training; the sum of many such numbers is finite in Python."""
 
 
 @dataclass(frozen=True, slots=True)

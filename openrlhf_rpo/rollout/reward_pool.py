@@ -217,7 +217,7 @@ class _Slot:
             self.connection.sendall(pickle.dumps(message))
 
     def _receive(self, timeout: float) -> Any:
-        """The next message; whatever keeps it from coming whole within ``timeout`` seconds ends the process."""
+        """The next message; ends the process if it does not come whole within ``timeout`` seconds."""
         assert self.connection is not None
         end = time.monotonic() + timeout
         try:

@@ -31,7 +31,7 @@ from openrlhf_rpo.types import Group, LogProbs, Path, Prefix, Question, Sample, 
 
 @dataclass(frozen=True)
 class ToVerify:
-    """Where a group starts depends on what the current policy accepts of its stored paths; ``cut`` lacks their log-probs.
+    """A group whose start depends on what the current policy accepts of its stored paths; ``cut`` lacks their log-probs.
 
     ``distinct``: the paths of the group, each once.
     """
@@ -55,10 +55,10 @@ class Sampling:
 
 @dataclass(kw_only=True)
 class Work:
-    """What engines are to do: go on with all samples of ``groups`` that are unfinished, in place.
+    """Work for the engines: continue all unfinished samples of ``groups``, in place.
 
-    ``verify``: by index, the groups whose start is not known yet; their samples have no token and no prefix until then.
-    ``enough``: as many groups are wanted. ``on_group`` gets the index of each group that is done.
+    ``verify``: by index, the groups whose start is not known yet; until then their samples have no token and no prefix.
+    ``enough``: groups wanted. ``on_group`` gets the index of each group that is done.
     """
 
     groups: list[Group]
@@ -98,7 +98,7 @@ class Rollout:
         self.gate = Gate()
         self.work: Work | None = None
         self.counts = Counter[str]()  # of the engines, since ``engine_metrics`` was called
-        # In half precision a policy draws a token with another log-prob than it reads it with, and would not verify its own.
+        # In half precision a token's log-prob differs between drawing and reading, so a policy would not verify its own.
         self.reads = config.method.scores and args.ds.param_dtype != FLOAT32
         self.sampling = Sampling(
             n_samples=args.rollout.n_samples_per_prompt,
@@ -109,8 +109,8 @@ class Rollout:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """While inside, engines that sleep (--vllm.enable_sleep) stay awake: what they have read of a question and its paths
-        to score them need not be read again to go on from there."""
+        """While inside, engines that sleep (--vllm.enable_sleep) stay awake: what they read of a question and its paths to
+        score them need not be read again to continue them."""
         with ExitStack() as engines:
             with self.clock("rollout"):
                 engines.enter_context(self.generator)
@@ -120,8 +120,8 @@ class Rollout:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """While inside, seconds and counts are not those of a step, which may be on its way; nor are failed rewards, so that
-        a run that is resumed from this step counts the same."""
+        """While inside, seconds and counts are kept apart from those of a step in progress; so are failed rewards, so that a
+        run resumed from this step counts the same."""
         of_step = self.clock, self.counts
         self.clock, self.counts = PhaseClock(), Counter()
         try:
@@ -133,7 +133,7 @@ class Rollout:
     def roll_out(self, asked: Sequence[Asked], step: int, enough: int | None = None) -> list[Group]:
         """The groups of one training step, in the order of ``asked``; scored unless a reward model does that later.
 
-        ``enough``: that many of them are done, and the others wait, without scores (``--rpo.tail``); None: all are.
+        ``enough``: how many of them are done; the others wait, without scores (``--rpo.tail``). None: all are.
         """
         stored = self.stored([one.question.question_id for one in asked])
         work = Work(groups=[], sampling=self.sampling, step=step, drafts=self.drafts(stored))
@@ -159,7 +159,7 @@ class Rollout:
         return [Stored(paths.get(name, {}), visits.get(name, ())) for name in question_ids]
 
     def _begin(self, work: Work, one: Asked, known: Stored) -> None:
-        """Add the group of a question to the work: from where it was, from its stored paths, or from the bare question."""
+        """Add a question's group to the work: from where it stopped, from its stored paths, or from the bare question."""
         question, samples = one.question, one.begun
         if not samples:
             paths = () if one.bare else choose_paths(self.config.method, known, self.sampling.n_samples)
@@ -172,7 +172,7 @@ class Rollout:
         work.groups.append(Group(question, samples, known.visits, one.reason, one.chance, n_before=n_before, due=work.step))
 
     def _verified(self, question: Question, start: ToVerify, log_probs: list[LogProbs]) -> tuple[Sample, ...]:
-        """The samples that go on from what the policy accepts, given its log-probs of each distinct path.
+        """The samples that continue what the policy accepts, given its log-probs of each distinct path.
 
         A path that fills --data.max_len is one token longer than an engine accepts. Its last token, which is always cut,
         gets probability 0.
@@ -258,7 +258,7 @@ class Rollout:
         return replace(group, samples=tuple(samples))
 
     def _generate_and_score(self, work: Work) -> list[Group]:
-        """``score`` of ``_generate``, where each group's rewards are computed while others are generated."""
+        """``_generate``, then ``score``; each group's rewards are computed while others are generated."""
         if self.scorer is None:
             return self._generate(work)
         order, on_group = [], work.on_group
@@ -310,7 +310,7 @@ class Rollout:
         with ExitStack() as phase, bar, self.generator as generator:
             phase.enter_context(self.clock("verify" if unknown else "rollout"))
             requests = [ask(i) for i in range(len(groups))]
-            gate = self.gate if work.step > 0 else None  # what is not of training runs while training stands still
+            gate = self.gate if work.step > 0 else None  # all else runs while training stands still
             for i, answer in generator.generate(requests, work.enough, gate, stopped):
                 answers[i] = answer
                 if work.enough is None:
@@ -326,7 +326,7 @@ class Rollout:
         return list(groups)
 
     def _add(self, work: Work, i: int, answer: GeneratedGroup) -> None:
-        """What an engine generated for a group."""
+        """Add an engine's answer to its group."""
         self.counts.update(answer.counts)
         samples = go_on(work.groups[i].samples, answer.samples, self.gate.version)
         work.groups[i] = replace(work.groups[i], samples=samples)

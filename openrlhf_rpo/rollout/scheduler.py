@@ -1,8 +1,7 @@
-"""vLLM's scheduler, which may take the head of a text from the prefix cache when the log-probs of its end are read.
+"""vLLM's scheduler, able to take the head of a text from the prefix cache when log-probs of its end are wanted.
 
-vLLM 0.29 reads a text whole when it is asked for log-probs, because what comes from the cache has none. Left to itself the
-cache would give away tokens whose log-probs are wanted, such as those that the engine has just drawn; so their first is its
-bound.
+vLLM 0.29 reads a text whole when it is asked for log-probs, because cached tokens have none. Without a bound the cache would
+also serve tokens whose log-probs are wanted, such as those just drawn; so the first of them is the bound.
 """
 
 from typing import Any
@@ -32,7 +31,7 @@ def _bounded(request: Any) -> Any:
 
 
 class _Head:
-    """A request as the cache sees it: it takes all but the last of ``num_tokens``."""
+    """A request, ``num_tokens`` long for the cache, which serves all but the last."""
 
     def __init__(self, request: Any, n_tokens: int) -> None:
         self.request = request

@@ -44,7 +44,7 @@ class Scorer:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Failures of calls that begin inside are not counted; those of calls on their way are."""
+        """Failures of calls that begin inside do not count; those of running calls do."""
         of_run, self._tally = self._tally, Counter()
         try:
             yield
@@ -73,7 +73,7 @@ class Scoring:
         self.total = total
         self._tally = scorer._tally
         share = scorer.max_failure_share
-        # One is always allowed, unless none is: with dynamic sampling a round may have the samples of a single question.
+        # One is allowed unless the share is 0: with dynamic sampling a round may hold a single question's samples.
         self.allowed = max(math.ceil(share), math.floor(share * total + 1e-9))  # 0.29 * 100 is 28.999...
         self._waiting: deque[RewardRequest] = deque()
         self._results: list[RewardResult] = []
@@ -88,7 +88,7 @@ class Scoring:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def add(self, requests: Sequence[RewardRequest]) -> None:
-        """Compute these rewards after those that were added before."""
+        """Compute these rewards after those added before."""
         self._waiting.extend(requests)
         self._parts.append(self._thread.submit(self._score_waiting))
 
@@ -101,7 +101,7 @@ class Scoring:
         return self._results
 
     def _score_waiting(self) -> None:
-        """Everything that waits in one call, so that all workers or connections are busy."""
+        """Score all that waits in one call, so that all workers or connections are busy."""
         requests = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if not requests:
             return

@@ -14,15 +14,15 @@ from openrlhf_rpo.rollout.questions import QuestionStream
 from openrlhf_rpo.types import Begun, Question, Sample, Visit
 
 BY_SIGNAL = 0.75
-"""Share of a batch chosen by signal where the method replays no share. The rest is in turn, so none is left out for good."""
+"""Share of a batch chosen by signal if the method replays none. The rest comes in turn, so none is left out for good."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """A question of a step. ``reason``: its turn in the data, a stored path to replay, its signal, or an unfinished group.
 
-    ``chance``: the estimate of its samples' chance that it was chosen by. ``bare``: do not continue stored paths. ``begun``:
-    the samples of its unfinished group.
+    ``chance``: its samples' estimated chance, if chosen by signal. ``bare``: do not continue stored paths. ``begun``: the
+    samples of its unfinished group.
     """
 
     question: Question
@@ -35,7 +35,7 @@ class Asked:
 class Selection:
     """The questions of every step. Reads the cache, so that a resumed run asks the same ones.
 
-    ``epoch``: the steps of one pass over the data; None: signal is not asked for.
+    ``epoch``: the steps of one pass over the data; None: not by signal.
     """
 
     def __init__(self, stream: QuestionStream, cache: PathCache, method: Method, epoch: float | None) -> None:
@@ -54,11 +54,11 @@ class Selection:
     def choose(
         self, n: int, exclude: Set[str], step: int, begun: Sequence[Begun] = (), in_flight: Set[str] = frozenset()
     ) -> list[Asked]:
-        """``n`` questions that are not in ``exclude``; fewer at the end of the data, and where there are no more.
+        """``n`` questions that are not in ``exclude``; fewer at the end of the data, or if no more are left.
 
-        ``begun`` groups first, all of them. The method's share of the others replays stored paths (least recently visited
-        first); with signal it is the ones worth most. ``in_flight``: questions of batches that are not committed yet; those
-        whose turn it is come as soon as they are.
+        All ``begun`` groups come first. Of the others, the method's share replays stored paths (least recently visited
+        first); with signal, those worth most. ``in_flight``: questions of uncommitted batches; if it is their turn, they
+        come once committed.
         """
         first = [self._go_on(group) for group in begun]
         in_flight = in_flight | {asked.question.question_id for asked in first}
@@ -71,7 +71,7 @@ class Selection:
         return first + chosen + [self._in_turn(question) for question in new]
 
     def learn(self, visits: Iterable[Visit]) -> None:
-        """The visits of a step that was committed."""
+        """Take in a committed step's visits."""
         if self.chances is not None:
             self.chances.add(visits)
 

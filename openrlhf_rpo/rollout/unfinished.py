@@ -1,10 +1,10 @@
-"""Samples on their way: what a rollout begins, goes on with, and leaves for the next step (``--rpo.tail``).
+"""Unfinished samples: what a rollout begins, continues, and leaves for the next step (``--rpo.tail``).
 
 A rollout lasts as long as its longest sample. With a tail share s, n / s groups are begun where n are wanted; the n whose
-longest sample is shortest are done, and all others are cut to the length of the longest of these (after APRIL, arXiv
-2509.18521, which stops whatever runs when enough is done). Lengths count the tokens of this step alone, for these are what
-takes time. So which groups are done depends on the samples and not on the clock, and a run that is killed repeats it. The
-next step goes on with every group that waits, before it begins any other; the cache keeps prefix, tokens and log-probs.
+longest samples are shortest are done, and all others are cut to the longest of these (after APRIL, arXiv 2509.18521, which
+stops whatever runs when enough is done). Lengths count only this step's tokens, which are what takes time. So which groups
+are done depends on the samples, not on timing, and a killed run repeats it. The next step continues every waiting group
+before it begins any other; the cache keeps prefix, tokens and log-probs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def count(samples: Iterable[Sample]) -> int:
 
 
 def go_on(begun: Sequence[Sample], generated: Sequence[Generated], version: int) -> tuple[Sample, ...]:
-    """The samples with what the policy ``version`` generated for those that were unfinished, in their order."""
+    """The samples, with what policy ``version`` generated, in order, appended to the unfinished ones."""
     new = iter(generated)
     return tuple(_longer(s, next(new), version) if s.finish_reason == "unfinished" else s for s in begun)
 
@@ -44,9 +44,9 @@ def _longer(sample: Sample, new: Generated, version: int) -> Sample:
 
 
 def tail(longest: Sequence[float], enough: int) -> tuple[int, list[bool]]:
-    """Where the groups that wait are cut, in new tokens, and for each group whether it waits.
+    """Where waiting groups are cut, in new tokens, and for each group whether it waits.
 
-    ``longest``: the new tokens of each group's longest sample, infinite if it was stopped. Of equal ones the first are done.
+    ``longest``: the new tokens of each group's longest sample, infinite if it was stopped. Among equals the first are done.
     """
     order = sorted(range(len(longest)), key=lambda i: longest[i])
     late = set(order[enough:])

@@ -60,14 +60,14 @@ class Checkpoints:
         return max(self._tags(), key=lambda tag: (step_of(tag), not tag.startswith("best")), default=None)
 
     def steps(self) -> set[int]:
-        """The steps of all checkpoints, including the best; without any only 0, where every run starts."""
+        """The steps of all checkpoints, including the best; without any, {0}, where every run starts."""
         return {step_of(tag) for tag in self._tags()} or {0}
 
     def settle(self, critic: bool = False) -> str | None:
-        """Before a resume, write ``latest()``, which is returned, for actor and, if one trains, critic.
+        """Before a resume, write and return ``latest()``, for the actor and, if one trains, the critic.
 
-        Raises UsageError where the critic's is missing. Only for the process that has the cache, because a run that is alive
-        writes here.
+        Raises UsageError if the critic's is missing. Only for the process that has the cache, because a live run writes
+        here.
         """
         tag = self.latest()
         for group in _GROUPS:
@@ -88,8 +88,8 @@ class Checkpoints:
             yield file.name
 
     def claim(self) -> None:
-        """Begin to write here, without a former run's unfinished checkpoint. A run that is still alive here, with another
-        cache, can publish nothing from now on."""
+        """Begin to write here, and remove a former run's unfinished checkpoint. A run still alive here, with another cache,
+        can publish nothing from now on."""
         _write(self.path / "writer", self._own)
         self._clear_staging()
 
@@ -211,7 +211,7 @@ def step_of(tag: str) -> int:
 
 
 def _metric(file: Path) -> float | None:
-    """The metric of a checkpoint; None without one. One that cannot be read is no reason to end a run, and is said."""
+    """The metric of a checkpoint; None without one. An unreadable one prints a warning and ends no run."""
     if not file.is_file():
         return None
     try:

@@ -17,8 +17,8 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Means over all samples of the step, filtered groups included; lengths and cuts in tokens, ages in steps.
 
-    ``totals`` are the cumulative counts before this step (``GENERATED_TOTAL``, ``REUSED_TOTAL``). Of the groups that wait,
-    only the tokens count.
+    ``totals`` are the cumulative counts before this step (``GENERATED_TOTAL``, ``REUSED_TOTAL``). Of ``waiting`` groups only
+    the tokens count.
     """
     samples = [sample for group in groups for sample in group.samples]
     generated = sum(group.n_tokens - group.n_before for group in (*groups, *waiting))

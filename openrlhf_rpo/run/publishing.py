@@ -1,8 +1,8 @@
-"""Checkpoints completed while training goes on: the copy of the cache, and moving everything into place.
+"""Complete checkpoints while training goes on: copy the cache, and move everything into place.
 
-The copy is of the cache as it was when the training actors had written the checkpoint, whatever is committed meanwhile. What
-fails in the background ends the run at the next checkpoint or at its end. A run that is killed meanwhile resumes from the
-checkpoint before.
+The copy is of the cache as it was when the training actors had written the checkpoint, whatever is committed meanwhile. A
+failure in the background ends the run at the next checkpoint or at its end. A run killed meanwhile resumes from the previous
+checkpoint.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +16,7 @@ from openrlhf_rpo.run.checkpoints import Checkpoints, step_of
 class Publisher:
     """Publishes one checkpoint at a time, in a thread. ``keep_versions``: of ``--rpo.cache``.
 
-    As a context it waits for the last one; an error inside goes before one of its own.
+    As a context it waits for the last one; an error inside wins over one of its own.
     """
 
     def __init__(self, checkpoints: Checkpoints, cache: PathCache, keep_versions: int | None) -> None:
@@ -43,7 +43,7 @@ class Publisher:
         return True
 
     def wait(self) -> None:
-        """Wait for the checkpoint that was begun, before another is written. Raises what ended it."""
+        """Wait for the checkpoint that was begun, before another is written. Raises its error."""
         if self._pending is None:
             return
         (tag, published), self._pending = self._pending, None

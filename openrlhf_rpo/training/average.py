@@ -1,8 +1,7 @@
 """The moving average of the policy's weights (``--train.enable_ema``), kept in float32.
 
 Upstream keeps it in the weights' own precision (``DeepspeedStrategy.moving_average``). In bfloat16 that hardly moves: a step
-changes it by 1 - beta of a difference that is small already, and what is less than half of a weight's last bit is rounded
-away.
+changes it by 1 - beta of an already small difference, and changes below half of a weight's last bit are rounded away.
 """
 
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ def keep_in_float32(average: Any) -> None:
 
 @torch.no_grad()
 def moving_average(strategy: Any, model: Any, average: Any, beta: float = 0.992, device: object = None) -> None:
-    """As upstream (utils/deepspeed/deepspeed.py), once an optimizer step, in float32; ``device`` is where the average is."""
+    """As upstream (utils/deepspeed/deepspeed.py), once an optimizer step, but in float32 and wherever the average is."""
     strategy.time_steps["ema"] += 1
     if strategy.time_steps["ema"] % strategy.accumulated_gradient and not strategy.use_dynamic_batch:
         return
@@ -46,7 +45,7 @@ def rounded(average: Any, model: Any) -> Iterator[None]:
 
 
 def save_ema(average: Any, file: str) -> None:
-    """Save it as it is, for a resumed run."""
+    """Save it unrounded, for resuming."""
     from safetensors.torch import save_file
 
     save_file({name: p.data.cpu().contiguous() for name, p in average.named_parameters()}, file)

@@ -61,7 +61,7 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         groups = [[list(g) for _, g in groupby(rank, key=lambda i: i // size)] for rank in ranks]
         units = [fit(rows, g, limit) for g in groups]
         n = max(fewest_micro_batches(rows, u, limit) for u in units)
-        order = drawn_order(n, rows)  # optimizer steps are cut from it, and the first would have the longest samples
+        order = drawn_order(n, rows)  # otherwise the first optimizer step would have the longest samples
         return [batches[i] for batches in (micro_batches(rows, u, n) for u in units) for i in order]
 
     def _dispatch_forward(self, group, sync_condition, **kwargs):
@@ -118,8 +118,8 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         baselines = by_micro_batch(experiences, self._baselines(rewards))
         for experience, baseline in zip(experiences, baselines, strict=True):
             experience.rewards = experience.rewards - baseline
-        # The mean of equal rewards may differ from them in the last bit, and group_norm divides by 1e-9: of eight rewards of
-        # 0.2 the advantages were -10.
+        # The mean of equal rewards may differ from them in the last bit, and group_norm divides by 1e-9: eight rewards of
+        # 0.2 had advantages of -10.
         if self.advantage_estimator in CENTERED:
             residuals = in_groups(experiences, [e.rewards for e in experiences], self._group_size)
             signal = by_micro_batch(experiences, [float(has_signal(group)) for group in residuals for _ in group])
@@ -143,8 +143,8 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         """id(action mask) of each micro-batch -> (prefix tokens with loss, (B, T - 1) bool; their advantages, (B,), NaN
         where they are the response's).
 
-        Advantages have the estimator's unit: group_norm divides by the standard deviation of the group's rewards, and has
-        none for a group without signal.
+        Advantages have the estimator's unit: group_norm divides by the standard deviation of the group's rewards, and gives
+        0 for a group without signal.
         """
         answers = self._answers("prefix_advantages", rewards)
         if all(answer is None for answer in answers):
@@ -165,7 +165,7 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         return [baseline for answer in answers for baseline in (none if answer is None else answer)]
 
     def _answers(self, what: str, rewards: list[list[float]]) -> list[Sequence[float] | None]:
-        """What a function of the method says of each group. Raises ValueError unless it is a finite number a sample."""
+        """The method's answer for each group. Raises ValueError unless it is None or has one finite number per sample."""
         ask = getattr(self.config.method, what)
         answers = [ask(group, own) for group, own in zip(self.groups, rewards, strict=True)]
         for answer in answers:

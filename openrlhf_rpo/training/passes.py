@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 LOGITS_AT_ONCE = 2**26
-"""Logits that are computed at a time where groups share their prefix: 256 MiB in float32."""
+"""Logits computed at a time: 256 MiB in float32."""
 
 
 def needs_old_log_probs(args: SimpleNamespace) -> bool:
@@ -43,7 +43,7 @@ def cannot_share(args: SimpleNamespace) -> str | None:
 
 
 def works_in_chunks(args: SimpleNamespace) -> bool:
-    """Whether the policy never holds the logits of a whole micro-batch (unless its model has more behind them)."""
+    """Whether the policy never holds the logits of a whole micro-batch (unless its model changes them later)."""
     elsewhere = args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1 or args.ds.use_liger_kernel
     return args.rpo.enable and not elsewhere and args.actor.aux_loss_coef <= 1e-8
 

@@ -24,7 +24,7 @@ def seed_round(seed: int, optimizer_steps: int) -> None:
     optimizer steps.
     """
     torch.manual_seed(seed + 1_000_003 * int(optimizer_steps))
-    # --train.full_determinism_enable fills all new memory with NaN: seconds a step, for DeepSpeed's buffers of gigabytes.
+    # --train.full_determinism_enable fills all new memory with NaN: seconds a step for DeepSpeed's gigabyte buffers.
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 

@@ -1,7 +1,7 @@
 """Which samples of a batch teach anything: those with an advantage that is not 0.
 
 The others have no gradient: wrong answers under a baseline of zero, and groups whose samples all have the same reward. The
-loss divides by all tokens of the optimizer step, so leaving their forward and backward pass out changes no gradient.
+loss divides by all tokens of the optimizer step, so skipping their forward and backward pass changes no gradient.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from openrlhf_rpo.upstream import (
 
 
 def teaches(experience: "Experience") -> torch.Tensor:
-    """(B,) bool: whether a token with loss has an advantage. Of a single sample, without the first dimension, ()."""
+    """(B,) bool: whether a token with loss has an advantage. () for a single sample."""
     return ((experience.advantages != 0) & (experience.action_mask > 0)).any(-1)
 
 
 def computed(sample: "Experience", skips: bool = True) -> torch.Tensor:
-    """The tokens of a single sample that training computes; one if it is left out, for whole micro-batches are not empty."""
+    """The tokens of a single sample that training computes; one if it is left out, as no micro-batch may be empty."""
     row = sample.sequences[sample.attention_mask.bool()]
     return row[:1] if skips and not teaches(sample) else row
 
@@ -43,7 +43,7 @@ def teaching_part(experience: "Experience") -> "Experience":
 
 
 def figures_of_all(status: dict[str, Any], experience: "Experience") -> None:
-    """Make the figures of a training step, which ran ``teaching_part``, those of all samples where these have them.
+    """Replace the figures of a training step on ``teaching_part`` by those of all samples, where known.
 
     ``status`` is what upstream's ``training_step`` returns. What training itself measures, such as the share of clipped
     ratios, remains that of the part.
@@ -65,10 +65,10 @@ def trained_share(experiences: Sequence["Experience"], args: SimpleNamespace) ->
 
 
 def deal_again(experiences: list["Experience"], args: SimpleNamespace) -> list["Experience"]:
-    """The samples in micro-batches, dealt out to the ranks by what training computes of them.
+    """The samples in micro-batches, dealt out to the ranks by the tokens training computes.
 
-    Ranks wait for each other at every micro-batch. The experiences as they are on one rank, and with dynamic micro-batches,
-    which are made by cost. ``index`` of each is lost.
+    Ranks wait for each other at every micro-batch. Unchanged on one rank, and with dynamic micro-batches, which are made by
+    cost. Otherwise ``index`` is lost.
     """
     ranks = n_replicas(args, "actor")
     if ranks == 1 or args.train.dynamic_batch_enable:

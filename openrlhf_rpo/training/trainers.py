@@ -15,7 +15,7 @@ from openrlhf_rpo.upstream import ActorPPOTrainer, CriticPPOTrainer
 
 
 def keep_groups(trainer: Any, skips: bool = False) -> None:
-    """Micro-batches of whole groups, if those share their prefix; ``skips`` is ``GroupReplayBuffer``'s."""
+    """Keep groups whole in micro-batches if they share prefixes; ``skips`` is ``GroupReplayBuffer``'s."""
     if shares_prefixes(trainer.args):
         plain = trainer.replay_buffer
         trainer.replay_buffer = GroupReplayBuffer(
@@ -30,8 +30,8 @@ class RPOCriticTrainer(CriticPPOTrainer):
         keep_groups(self)
 
     def ppo_train(self) -> dict[str, Any]:
-        """As upstream, with the gradient's norm of the last optimizer step, as the policy's is. Upstream's mean over the
-        micro-batches has that of the step before in it, which a resumed run does not have."""
+        """As upstream, but with the gradient norm of the last optimizer step, like the policy's. Upstream's mean over
+        micro-batches includes the previous step's norm, which a resumed run lacks."""
         status = super().ppo_train()
         if status:
             status["critic_grad_norm"] = self.strategy.get_grad_norm(self.critic)

@@ -62,7 +62,7 @@ def _new_path(group: Group, chosen: int, step: int, slot: int) -> Path:
 
 
 def _visit(group: Group, step: int, choice: Choice, n_rewarded: int) -> Visit:
-    """Cut and prefix length are means over the samples, because the success rate is theirs together."""
+    """Cut and prefix length are means over the samples, because these share one success rate."""
     prefixes = [sample.prefix for sample in group.samples]
     path = prefixes[0].path
     return Visit(

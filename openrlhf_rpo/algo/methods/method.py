@@ -32,7 +32,7 @@ class Stored:
         return self.visits[-1] if self.visits else None
 
     def in_turn(self, n_samples: int) -> tuple[Path, ...]:
-        """A path for each sample, slot by slot and again from the first; empty if none is stored."""
+        """A path for each sample, cycling through the slots; empty if none is stored."""
         slots = sorted(self.paths)
         return tuple(self.paths[slots[i % len(slots)]] for i in range(n_samples)) if slots else ()
 
@@ -141,7 +141,7 @@ class Method:
     def check_run(self, args: SimpleNamespace) -> None:
         """Raise UsageError if the method cannot work with the run's other options (``args.algo...``).
 
-        Here: one that ``scores``, which engines do at temperature 1, with samples that are drawn otherwise.
+        Here: if it ``scores``, which engines do at temperature 1, but samples are drawn otherwise.
         """
         if self.scores and (args.rollout.temperature, args.rollout.top_p) != (1, 1):
             raise UsageError(

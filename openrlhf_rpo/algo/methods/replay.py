@@ -48,7 +48,7 @@ def replays_in_a_row(visits: Sequence[Visit]) -> int:
 def n_replayed(n: int, share: float, step: int) -> int:
     """How many of the ``n`` questions of a step (counted from 1) are replayed, if that many have a path.
 
-    What rounding leaves over is carried on, so that over the steps 1 to s it is the share of s * n, rounded down.
+    Rounding remainders carry over, so that steps 1 to s together replay the share of s * n, rounded down.
     """
     a_step = n * Fraction(str(share))  # exact: 0.29 * 100 is 28.999... in floating point
     return floor(a_step * step) - floor(a_step * (step - 1))

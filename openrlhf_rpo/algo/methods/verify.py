@@ -54,7 +54,7 @@ class Verify(Replay):
 
     @property
     def admits_wrong(self) -> bool:
-        """Paths that were chosen by what they earned would not be drawn from q."""
+        """Paths chosen by reward would not be distributed as q."""
         return True
 
     def paths(self, stored: Stored, n_samples: int) -> Sequence[Path]:

@@ -1,8 +1,7 @@
-"""Where a path may go on: the stored paths of one question, found by the tokens that came last.
+"""How a path may continue: a question's stored paths, looked up by the latest tokens.
 
-As in LZ77, positions of the paths behind the same last tokens form a chain. Of those the longest match wins and, among
-equals, the one nearest to the place where the new path stands, because answers to one question resemble each other in
-layout.
+As in LZ77, positions that follow the same tokens form a chain. The longest match in it wins and, among equals, the one
+nearest to the new path's current position, because answers to one question are laid out alike.
 """
 
 from collections.abc import Sequence
@@ -11,9 +10,9 @@ import numba
 import numpy as np
 
 PAD = -1
-"""Before each path, and behind the last."""
+"""Before each path, and after the last."""
 ORDERS = (2, 1)
-"""How many last tokens must match at least: first so many, else so many."""
+"""The fewest last tokens that must match: first so many, else so many."""
 LONGEST = 32
 """Matches are compared up to this length."""
 MOST = 64
@@ -51,7 +50,7 @@ def _key(text: np.ndarray, end: int, order: int, size: int) -> int:
 
 @numba.njit(cache=True)
 def _chain(text: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first position of each chain, and the next one of each position; -1: none. A chain is in the order of the text."""
+    """Each chain's first position, and each position's successor; -1: none. Chains are in text order."""
     size = 16
     while size < len(text):
         size *= 2
@@ -69,7 +68,7 @@ def _chain(text: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
 def _best(
     text: np.ndarray, offset: np.ndarray, head: np.ndarray, following: np.ndarray, path: np.ndarray, order: int
 ) -> int:
-    """The position behind the longest match with the end of ``path``, of at least ``order`` tokens; -1: none."""
+    """The position after the longest match with the end of ``path``, of at least ``order`` tokens; -1: none."""
     best, longest, nearest = -1, order - 1, 0
     end = head[_key(path, len(path), order, len(head))]
     for _ in range(MOST):

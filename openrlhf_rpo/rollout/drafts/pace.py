@@ -1,12 +1,12 @@
-"""Whether drafts pay, from the seconds that a token takes with them and without.
+"""Whether drafts pay, judged by the seconds per token with and without them.
 
-What a forward pass with drafts costs, and how many of them are accepted, depends on hardware, model, policy and data, and
-most of all on how many requests run: few, as in the tail of a rollout, leave room for drafts. So nothing is assumed: each
-way is timed, by the number of running requests in powers of two, and the faster one is taken. Now and then the other is.
+The cost of a forward pass with drafts, and the share accepted, depend on hardware, model, policy and data, and most of all
+on how many requests run: few, as in the tail of a rollout, leave room for drafts. So nothing is assumed: both ways are
+timed, by the number of running requests in powers of two. The faster one is used, the other tried now and then.
 
 What drafts have saved is not the sum over passes of how much longer their tokens would have taken: requests whose drafts are
-accepted run ahead and end, the others are left with few beside them, where a token costs most. Without drafts they would
-have gone on side by side. So the seconds of that are computed (``abreast``).
+accepted run ahead and end; the rest then run with few others, where a token costs most. Without drafts all would have run
+side by side, so the seconds of that are computed (``abreast``).
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ import numpy as np
 TRIALS = 4
 """Passes of each way before one is preferred."""
 AGAIN = 64
-"""Every so many passes the slower way is tried."""
+"""One pass in so many tries the slower way."""
 
 
 @dataclass
 class Timing:
-    """Seconds and tokens of the passes so far, of which each counts ``memory`` times as much as the one after it."""
+    """Seconds and tokens of the passes so far; each pass counts ``memory`` times as much as the next."""
 
     memory: float = 0.95
     seconds: float = 0.0
@@ -49,7 +49,7 @@ class Pace:
         self.timings: dict[tuple[int, bool], Timing] = {}
 
     def add(self, requests: int, with_drafts: bool, tokens: int, seconds: float) -> None:
-        """A pass of ``requests`` requests that gave them ``tokens`` tokens."""
+        """Record a pass: ``requests`` requests got ``tokens`` tokens."""
         self._timing(requests, with_drafts).add(tokens, seconds)
 
     def pays(self, requests: int) -> bool:
@@ -61,7 +61,7 @@ class Pace:
         return faster != ((drafted.passes + plain.passes) % AGAIN == 0)
 
     def plain_seconds(self, running: np.ndarray) -> float | None:
-        """Seconds of passes without drafts that have so many requests, [passes]; None before one was timed."""
+        """Seconds of passes without drafts, of ``running`` requests, [passes]; None before one was timed."""
         known = [timing for (_, with_drafts), timing in sorted(self.timings.items()) if timing.passes and not with_drafts]
         if not known:
             return None
@@ -73,10 +73,10 @@ class Pace:
 
 
 def abreast(new: np.ndarray, before: np.ndarray, at_once: int) -> tuple[np.ndarray, np.ndarray]:
-    """In each pass, [passes]: the running sequences, and the tokens behind all of them.
+    """Per pass, [passes]: the running sequences, and all the tokens they have so far.
 
-    ``new``: tokens that each sequence is given, one a pass; ``before``: those it starts with. At most ``at_once`` run, the
-    others follow in this order.
+    ``new``: tokens that each sequence is given, one per pass; ``before``: those it starts with. At most ``at_once`` run; the
+    others follow in order.
     """
     if not len(new):
         return np.zeros(0), np.zeros(0)

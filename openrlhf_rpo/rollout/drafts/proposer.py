@@ -1,7 +1,7 @@
-"""The drafts of an engine: what the stored paths of a request's question say next.
+"""An engine's drafts: what the stored paths of a request's question say next.
 
-vLLM makes a ``Proposer`` in each worker and asks it for drafts after every forward pass. The engine hands over the paths of
-a group before its requests and takes them back behind the last one (``speculation``). Needs vLLM's model runner V1.
+vLLM makes a ``Proposer`` in each worker and asks it for drafts after every forward pass. The engine hands over a group's
+paths before its requests and withdraws them after the last one (``speculation``). Needs vLLM's model runner V1.
 """
 
 import copy
@@ -31,7 +31,7 @@ class _Group:
 
 
 class Proposer:
-    """Made before vLLM makes the sampler and the logits processors of its model runner, both of which it replaces."""
+    """Made before vLLM's model runner makes its sampler and logits processors, so that it can replace both."""
 
     def __init__(self, vllm_config: VllmConfig) -> None:
         self.most = vllm_config.speculative_config.num_speculative_tokens
@@ -39,12 +39,12 @@ class Proposer:
         self.runner: Any = None
         self.groups: dict[str, _Group] = {}
         self.last: dict[str, tuple[_Group, int]] = {}
-        """Of each request with a draft in the last pass: its group, and the draft's length."""
+        """For each request with a draft in the last pass: its group and the draft's length."""
         self.saved = 0.0
-        """Seconds that drafts saved and that no group was told yet; 0 where nothing is timed without them."""
+        """Seconds saved by drafts, not yet reported; 0 where passes without drafts are not timed."""
         runner_module.RejectionSampler = CoupledSampler
         runner_module.build_logitsprocs = _with_logit_bias(runner_module.build_logitsprocs)
-        # Near the length that a drafter with a model can read, vLLM would give every request a draft of zeros instead.
+        # Near the longest input of a drafter with a model, vLLM would give every request a draft of zeros.
         runner_module.GPUModelRunner._input_fits_in_drafter = lambda runner, metadata: True
 
     def load_model(self, *args: object, **kwargs: object) -> None:
@@ -67,8 +67,8 @@ class Proposer:
     ) -> list[list[int]]:
         """A draft for each request of the batch, empty where its paths say nothing.
 
-        ``sampled_token_ids``: what each request has just been given; ``token_ids_cpu``: [requests, longest], all its tokens,
-        of which ``num_tokens_no_spec`` count.
+        ``sampled_token_ids``: each request's new tokens; ``token_ids_cpu``: [requests, longest], all its tokens, of which
+        the first ``num_tokens_no_spec`` count.
         """
         if self.groups:
             self._count(sampled_token_ids)
@@ -84,7 +84,7 @@ class Proposer:
         return True
 
     def _count(self, sampled_token_ids: list[list[int]]) -> None:
-        """What the last pass accepted of its drafts."""
+        """Count the last pass's accepted tokens."""
         given = dict(zip(self.runner.input_batch.req_ids, sampled_token_ids, strict=True)) if self.last else {}
         for request, (group, drafted) in self.last.items():
             if sampled := given.get(request):
@@ -115,7 +115,7 @@ class ThriftyProposer(Proposer):
         self.drafting = self.drafted = True
         """Whether the pass that runs has drafts, and whether the one before it had."""
         self.requests: set[str] = set()
-        """What the last pass gave a token; a request in the midst of its prompt gets none."""
+        """Requests that the last pass gave a token; one still in its prompt gets none."""
         self.began = 0.0
         self.spent, self.lengths = 0.0, Counter[str]()
         """Seconds of timed passes since the engine was idle, and the tokens they gave each request."""
@@ -134,7 +134,7 @@ class ThriftyProposer(Proposer):
             given = {request: len(sampled) for request, sampled in zip(running, sampled_token_ids, strict=True)}
             self.spent += now - self.began
             self.lengths.update(given)
-            if self.drafting == self.drafted:  # the engine has handed out the tokens of the one before in this time
+            if self.drafting == self.drafted:  # the time includes handing out the last pass's tokens
                 self.pace.add(len(self.requests), self.drafting, sum(given.values()), now - self.began)
         self.requests = {request for request, sampled in zip(running, sampled_token_ids, strict=True) if sampled}
         self.began, self.drafted = now, self.drafting
@@ -143,7 +143,7 @@ class ThriftyProposer(Proposer):
 
 
 def _with_logit_bias(build: Any) -> Any:
-    """vLLM builds no processor of ``logit_bias`` where there are drafts, but verified reuse needs it for its residual."""
+    """With drafts vLLM builds no processor of ``logit_bias``, which verified reuse needs for its residual."""
 
     def build_all(vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Any:
         config = copy.copy(vllm_config)

@@ -1,14 +1,14 @@
-"""Draw the tokens behind a draft with the noise that they would have had without it.
+"""Draw a drafted request's tokens with the same noise as without the draft.
 
-vLLM draws a token as argmax p / e, with exponential noise e from the generator of the request, one vector a token. Behind
-a draft d_1 ... d_k one forward pass gives p at k + 1 positions. They are drawn from left to right with the same sampler and
-generator until a token differs from the draft; that token is the sample, and the rest of the draft is of no use. A request
-thus takes one vector of noise for each token that it keeps, and keeps what it would have drawn token by token: drafts
-change seconds, never samples, but for the rounding of a forward pass over several tokens.
+vLLM draws a token as argmax p / e, with exponential noise e from the request's generator, one vector per token. With a draft
+d_1 ... d_k one forward pass gives p at k + 1 positions. Their tokens are drawn from left to right with the same sampler and
+generator until one differs from the draft; that one is kept, and the rest of the draft discarded. So a request takes one
+noise vector per token that it keeps, and keeps what it would have drawn token by token: drafts change seconds, never
+samples, except for the rounding of a forward pass over several tokens.
 
-A draft token is accepted with its probability p, as often as by rejection sampling (arXiv 2211.17192), of which this is the
-coupled form for drafts without a distribution. It replaces vLLM's ``RejectionSampler``, whose kernels for a CPU draw from a
-wrong distribution (vLLM 0.29, issue 55005).
+A draft token is accepted with its probability p, as often as by rejection sampling (arXiv 2211.17192); this is its coupled
+form for drafts without a distribution. It replaces vLLM's ``RejectionSampler``, whose CPU kernels draw from a wrong
+distribution (vLLM 0.29, issue 55005).
 """
 
 from dataclasses import replace

@@ -25,5 +25,5 @@ def remember(worker: Any, group: str, paths: Sequence[bytes]) -> None:
 
 
 def forget(worker: Any, group: str) -> dict[str, float]:
-    """In a worker: drop a group's paths. "drafted" for it and "accepted" are tokens, "saved" seconds since the last call."""
+    """In a worker: drop a group's paths. Returns "drafted" and "accepted" tokens, seconds "saved" since the last call."""
     return worker.model_runner.drafter.forget(group)

@@ -15,11 +15,11 @@ from openrlhf_rpo.training.shared_prefix.layout import lay_out
 TOLERANCE = {torch.float32: (1e-5, 1e-4), torch.bfloat16: (1e-2, 5e-2), torch.float16: (1e-2, 5e-2)}
 """Bounds on the accepted mean absolute difference of log-probs, in nats, by the weights' dtype.
 
-Rounding gives 1e-6 in float32. In bfloat16 it grows with depth and with 1 / temperature: random Qwen2 weights in 8 layers
-give 0.006, in 16 layers at temperature 0.7 0.025. One token too many in sight gave 0.09.
+Rounding gives 1e-6 in float32. In bfloat16 it grows with depth and with 1 / temperature: random Qwen2 weights give 0.006 in
+8 layers, 0.025 in 16 at temperature 0.7. One token too many in sight gave 0.09.
 """
 TIMES_CONTROL = 6
-"""Between the bounds: so many times the difference that whole rows have when they are packed. 2 to 5 were seen."""
+"""Between the bounds, the limit is this many times the difference from packing whole rows. 2 to 5 were seen."""
 
 
 class SharedPrefixError(Failed):
@@ -41,7 +41,7 @@ def compute_in_chunks(actor: Any, name: str) -> None:
 
 
 def model_cannot_share(model: Any, multimodal: bool = False) -> str | None:
-    """Why this model of transformers cannot share prefixes (a clause for the log), or None."""
+    """Why this transformers model cannot share prefixes (a clause for the log), or None."""
     model, config = unwrapped(model), _config(model)
     layers = getattr(config, "layer_types", None)
     others = sorted(set(layers or ()) - {"full_attention"})
@@ -67,16 +67,16 @@ def _config(model: Any) -> Any:
 def first_rows(
     tokens: int, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The first rows of a batch, at least two, that have so many tokens at most."""
+    """The first rows of a batch: at most ``tokens`` tokens, but at least two rows."""
     n = max(2, int((attention_mask.sum(-1).cumsum(0) <= tokens).sum()))
     return sequences[:n], action_mask[:n], attention_mask[:n]
 
 
 class SharedForward:
-    """What takes the place of ``owner.forward``, and the check whether it may. ``name`` is for the log."""
+    """A replacement for ``owner.forward``, and the check whether it may serve. ``name`` is for the log."""
 
     what: ClassVar[str]
-    """Of what it returns."""
+    """Name of its result."""
 
     def __init__(self, owner: Any, mode: str, name: str) -> None:
         self.owner, self.mode, self.name = owner, mode, name
@@ -90,7 +90,7 @@ class SharedForward:
         raise NotImplementedError
 
     def take_over(self, model: Any, multimodal: bool = False) -> None:
-        """Be the owner's ``forward`` from now on, or ``give_up``."""
+        """Become the owner's ``forward``, or ``give_up``."""
         reason = model_cannot_share(model, multimodal)
         if reason is not None:
             return self.give_up(reason)
@@ -98,7 +98,7 @@ class SharedForward:
         self.owner.forward = self
 
     def trusted(self, *batch: torch.Tensor) -> bool:
-        """Whether to share: check the first batch, and give up if any process has a reason against it."""
+        """Whether to share: checks the first batch, and gives up if any process finds a reason not to."""
         if self.checked:
             return True
         self.checked = True
@@ -109,10 +109,10 @@ class SharedForward:
 
     @torch.no_grad()
     def check(self, sequences: torch.Tensor, action_mask: torch.Tensor, attention_mask: torch.Tensor) -> str | None:
-        """Run the batch's first rows plain and shared, without dropout; why sharing cannot be trusted, or None.
+        """Why sharing cannot be trusted, or None: runs a batch's first rows plain and shared, without dropout.
 
-        What rounding does is seen in a control: the same rows packed, but not shared. It takes only as many rows as cost no
-        more tokens whole than the shared batch, so it needs no extra memory.
+        A control, the same rows packed but not shared, shows what rounding does. Only as many rows run as cost no more
+        tokens whole than the shared batch, so this needs no extra memory.
         """
         training = self.owner.training
         self.owner.eval()

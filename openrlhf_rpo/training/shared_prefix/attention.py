@@ -123,7 +123,7 @@ def _padding(run: Run, number: int, layout: Layout, device: torch.device) -> tup
 # ── FlexAttention ──
 
 FLEX_BLOCK, FLEX_BUCKET = 128, 512
-"""Tokens of a block of the mask, and of the lengths that rows are padded to, a multiple of it."""
+"""Tokens per block of the mask, and the multiple of it that row lengths are padded to."""
 
 
 @functools.cache
@@ -144,7 +144,7 @@ def flex(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: La
 
 
 def _block_mask(layout: Layout, extra: int) -> BlockMask:
-    """What ``create_block_mask`` returns, found some rows at a time: it would hold all N x N entries at once."""
+    """As ``create_block_mask``, which would hold all N x N entries at once, but some rows at a time."""
     length = layout.tokens + extra
     segment = F.pad(layout.segment, (0, extra), value=-1)
     parent = F.pad(layout.parent, (0, extra), value=-1)
@@ -164,7 +164,7 @@ def _block_mask(layout: Layout, extra: int) -> BlockMask:
 
 
 def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of (blocks of queries, blocks of keys) bool: how many of each row are there, and their places, before the others'."""
+    """For (query blocks, key blocks) bool: how many of each row are true, and the key blocks, true ones first."""
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 

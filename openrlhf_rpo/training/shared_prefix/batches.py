@@ -3,8 +3,8 @@
 A unit is a list of sample indices that run together: a group, or part of a group that does not fit. Its cost is
 ``shared_tokens`` of its rows: tokens that they share count once.
 
-Ranks wait for each other at every micro-batch (ZeRO reduces gradients there), so it is not enough that each has as many
-tokens as the others: their first micro-batches must be about equal, their second ones, and so on.
+Ranks wait for each other at every micro-batch (ZeRO reduces gradients there), so equal totals are not enough: their first
+micro-batches must be about equal, their second ones, and so on.
 """
 
 import random
@@ -22,8 +22,8 @@ Unit = list[int]
 def over_ranks(rows: Sequence[torch.Tensor], group_size: int, ranks: int) -> list[Unit]:
     """The samples of each rank, in order: the same number per rank, whole groups if possible, balanced by cost.
 
-    The n-th units of all ranks cost about the same. Where large ones come is drawn, the same for all ranks, so that no
-    optimizer step has them all.
+    The n-th units of all ranks cost about the same. Their order is drawn, the same for all ranks, so that no optimizer step
+    gets all the large ones.
 
     ``rows``: the samples' token ids, group by group. If groups do not divide evenly they are split as little as possible.
     Raises ValueError unless every rank can get the same number of samples.
@@ -47,7 +47,7 @@ def over_ranks(rows: Sequence[torch.Tensor], group_size: int, ranks: int) -> lis
 
 
 def drawn_order(n: int, rows: Sequence[torch.Tensor]) -> list[int]:
-    """0 to n - 1 in an order drawn by the number of tokens in ``rows``: another in another step, but not after a resume."""
+    """0 to n - 1 in an order seeded by the number of tokens in ``rows``: it varies by step, and repeats after a resume."""
     return random.Random(sum(map(len, rows))).sample(range(n), n)
 
 

@@ -22,7 +22,7 @@ def agreed(reason: str | None) -> str | None:
 
 
 def say(message: str) -> None:
-    """Once for all processes."""
+    """Print on rank 0 only."""
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         print(message, flush=True)
 

@@ -2,7 +2,7 @@
 
 Logits are the largest tensors of a step: 4,096 positions of 151,936 entries are 2.3 GiB in float32. Here the output layer
 computes them for a chunk of positions at a time, returns log-probs in their place, and computes them again in the backward
-pass. It does so where the model calls it, so that what hooks into modules (ZeRO stage 3 gathers weights) keeps working.
+pass. It does so where the model calls it, so that module hooks (ZeRO stage 3 gathers weights) keep working.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ _CHANGES_LOGITS = (
     *("final_logit_softcapping", "logits_soft_cap", "logit_scale", "logits_scaling", "output_multiplier"),
     "lm_head_multiplier",
 )
-"""Settings of transformers' models that do something to logits behind the output layer."""
+"""Settings of transformers models that change logits after the output layer."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The tokens ``chosen`` (N,) after the positions ``which`` (N,) of those that the output layer gets, and what is wanted
-    of them."""
+    """The tokens ``chosen`` (N,) that follow positions ``which`` (N,) of the output layer's input, and what to compute for
+    them."""
 
     which: torch.Tensor
     chosen: torch.Tensor
@@ -82,7 +82,7 @@ def log_probs(
 ) -> torch.Tensor:
     """Float32: (N,) log-probs of the tokens asked for, then, if asked for, the (K,) entropies of all positions.
 
-    ``hidden``: (K, H), what the output layer with ``weight`` (V, H) gets; without ``weight`` the logits themselves, (K, V).
+    ``hidden``: (K, H), the input of the output layer, ``weight`` (V, H); without ``weight`` the logits themselves, (K, V).
     """
     return _LogProbs.apply(hidden, weight, bias, targets)
 
@@ -107,7 +107,7 @@ class _LogProbs(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, None]:
-        """Of a log-prob: chosen - softmax. Of an entropy H: -p (log p + H), for each token with probability p."""
+        """d log-prob: chosen - softmax. d entropy H: -p (log p + H), for each token with probability p."""
         hidden, weight, bias, normalizer, entropy = ctx.saved_tensors
         targets, n = ctx.targets, len(ctx.targets.which)
         of_position = torch.zeros_like(normalizer).index_add_(0, targets.which, gradient[:n])

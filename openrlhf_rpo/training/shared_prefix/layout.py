@@ -93,7 +93,7 @@ def find_runs(rows: Sequence[torch.Tensor]) -> tuple[Run, ...]:
 
 
 def _sortable(row: torch.Tensor) -> bytes:
-    """Ids in bytes that are ordered as the ids are."""
+    """Ids as bytes that sort as the ids do."""
     return row.numpy().astype(">i8").tobytes()
 
 
