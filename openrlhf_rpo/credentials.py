@@ -1,7 +1,7 @@
 """Passwords and tokens stay out of command lines, messages and stored options.
 
 A command line is in the process list, in shell histories and in what loggers store. So a URL in it may hold only parts that
-are never secret, and where a part is unknown it is refused, without quoting it.
+are never secret; one with an unknown part is refused, without quoting it.
 """
 
 import re

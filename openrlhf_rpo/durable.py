@@ -11,7 +11,7 @@ from pathlib import Path
 def replacing(target: Path) -> Iterator[Path]:
     """A temporary file beside ``target`` that replaces it, synced to disk, when the block succeeds.
 
-    Its name is its own, so that of several writers the last one's whole file stays. A killed one leaves it behind.
+    Its name is unique, so the last of several writers leaves a whole file. A killed writer leaves it behind.
 
     Raises OSError and then leaves the target unchanged.
     """

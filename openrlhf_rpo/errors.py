@@ -57,7 +57,7 @@ def reason_of(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# Any login, but for that of a path cache where it is a user alone: messages give such URLs to be used as they are.
+# Any login, except a user alone in a path cache's URL: messages give such URLs to be used as they are.
 _LOGIN = re.compile(r"(?<!postgresql\+psycopg:)//[^/\s'\"]*@|//[^/\s'\"]*:[^/\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s?#'\"]*)[?#][^\s'\"]*=[^\s'\"]*")
 
@@ -68,18 +68,18 @@ def without_credentials(text: str) -> str:
 
 
 def end_on_term() -> None:
-    """Let TERM (a scheduler's, a lost machine's, a shell's ``kill``) end this process as Ctrl-C does: it leaves nothing
-    behind, and says what is safe. Signals reach the main thread only."""
+    """Let TERM (from a scheduler, a lost machine or ``kill``) end this process as Ctrl-C does: it leaves nothing behind,
+    and says what is safe. Signals reach the main thread only."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Run a command and return its exit status: 1 after a ``UserError`` or an error of the operating system, which are
+    """Run a command and return its exit status: 1 after a ``UserError`` or an operating system error, which are
     printed, and silently when nobody reads the output (``| head``); 130 after Ctrl-C or TERM."""
     end_on_term()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file may not be encodable
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may not be encodable
     try:
         status = command()
         if sys.stdout is not None:
@@ -91,7 +91,7 @@ def guarded(command: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left when it ends
         return 1
     except OSError as error:
-        if error.errno is None:  # not of the operating system, but of a package
+        if error.errno is None:  # from a package, not the operating system
             raise
         return _failed(": ".join(str(part) for part in (error.filename, error.strerror) if part is not None))
     except KeyboardInterrupt as interrupt:  # its message, if any, says what is safe

@@ -45,7 +45,7 @@ def read_rows(file: Path, columns: list[str] | None = None) -> Iterator[Row]:
 
 
 def column_names(file: Path, wanted: Collection[str] = ()) -> list[str]:
-    """The columns of a file; for JSONL, those of its first rows, up to the one by which all ``wanted`` ones are there.
+    """The columns of a file; for JSONL, those of its first rows, until all ``wanted`` ones are found.
 
     Raises ExchangeError.
     """

@@ -3,16 +3,16 @@
     --rpo.method examples/methods/experience.py:Experience --rpo.preset raft --rollout.n_samples_per_prompt 1
 
 After RLEP (arXiv 2507.07451) and ExGRPO (arXiv 2510.02245). A replayed sample is a stored right answer but for its last
-token, which the current policy draws again, so that the reward judges it like any other. The whole path carries loss. It is
-not weighted for having been sampled by an earlier policy, as TOPR (arXiv 2503.14286) does with right samples: a weight p / q
-would silence just those answers that the policy has moved away from.
+token, which the current policy draws again, so that the reward judges it like any other. The whole path carries loss. As in
+TOPR (arXiv 2503.14286), right samples of an earlier policy get no importance weight: a weight p / q would silence exactly
+the answers that the policy has moved away from.
 
-Only right answers are learned from: with a baseline a replayed answer, nearly always right, would be compared with others
-like it and teach nothing.
+Only right answers are learned from: with a baseline, a replayed answer, nearly always right, is compared with others like
+it and teaches nothing.
 
 Measured on the testbed (level hard, two seeds, validation questions; 16 questions a step, 32 steps, 5e-4 and 2.5e-4): 0.74
 and 0.73 at 30k generated tokens, 0.78 and 0.80 at the end (41k). ``verify`` in the same steps: 0.72 and 0.81 at 30k, 0.82
-and 0.90 at the end (75k and 60k). So it is as good for the same tokens, at most, and levels off lower: it meets a quarter as
+and 0.90 at the end (75k and 60k). So it is at most as good for the same tokens, and levels off lower: it sees a quarter as
 many new questions.
 """
 

@@ -8,7 +8,7 @@ kept head has t tokens with probability ::
 
     P(t) in proportion to t * exp(-c t / T),   T - L <= t < T
 
-T is the wrong path's length, and exp(-c k) the loss in success probability from keeping the share k of it. c is fitted to
+T is the wrong path's length; keeping the share k of it multiplies the success probability by exp(-c k). c is fitted to
 the question's visits: a sample that writes the share s of a path is right with probability exp(-risk * s), with one risk for
 every part of a path, and starting in a wrong path multiplies the probability of the bare question by exp(-c k). Each visit
 counts half as much as the next newer one. Example, T = 4, L = 4, c = 2 ln 2, its value without such visits::

@@ -20,9 +20,9 @@ The CRC covers the stored bytes, so every flipped bit is detected. zlib's own Ad
 tokens about one flipped bit in 50,000 decoded to other ids of the same length.
 
 A half has an 11-bit significand: log-probs have a relative error of 2**-11 and an absolute error of 2**-25. Those that a
-resumed run trains on are kept as they are.
+resumed run trains on are stored exactly.
 
-A log-prob is at most 0, but rounding can make it a little larger: below ``LARGEST_LOG_PROB`` it is taken.
+Rounding can push a log-prob slightly above 0; it is accepted below ``LARGEST_LOG_PROB``.
 
 Nothing unpacks to more than ``MOST_TOKENS`` items, whatever the bytes claim.
 
@@ -50,7 +50,7 @@ _RAW_DEFLATE = -15
 # Compression time adds to every step. A plane rarely repeats strings: run-length matching alone is a third faster than
 # zlib's fastest string search, and compresses better.
 _DEFLATE = (1, zlib.DEFLATED, _RAW_DEFLATE, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
-# The high bytes of the finite halves below LARGEST_LOG_PROB, whose own is 0x20.
+# High bytes of finite halves below LARGEST_LOG_PROB, whose high byte is 0x20.
 _LOG_PROBS = bytes([*range(0x20), *range(0x80, 0xFC)])
 
 
@@ -76,7 +76,7 @@ def decode_token_ids(data: bytes) -> TokenIds:
 
 
 def encode_log_probs(log_probs: Sequence[float], exact: bool = False) -> bytes:
-    """Natural log-probs as bytes, in half precision unless ``exact``. Raises ``CodecError`` for what is no log-prob."""
+    """Natural log-probs as bytes, in half precision unless ``exact``. Raises ``CodecError`` for invalid ones."""
     values = np.asarray(log_probs, np.float32)
     if exact:
         check_log_probs(values)
@@ -91,7 +91,7 @@ def encode_log_probs(log_probs: Sequence[float], exact: bool = False) -> bytes:
 
 
 def decode_log_probs(data: bytes) -> LogProbs:
-    """Inverse of ``encode_log_probs``, up to half precision unless they are exact. Raises ``CodecError``."""
+    """Inverse of ``encode_log_probs``, exact or to half precision. Raises ``CodecError``."""
     items = _unpack(data, "ef")
     values = items.view(np.float16 if items.dtype == np.uint16 else np.float32)
     if values.dtype == np.float32 or not _ordinary(values):
@@ -141,7 +141,7 @@ def check_bytes(data: bytes) -> None:
 
 
 def _checksum(version: int, rest: bytes | memoryview) -> bytes:
-    """Of the bytes and, since version 3, the version: a flipped bit could turn it into another valid version."""
+    """CRC-32 of the bytes and, since version 3, the version: a flipped bit could make it another valid one."""
     return zlib.crc32(rest, version if version >= 3 else 0).to_bytes(4, "little")
 
 

@@ -1,7 +1,7 @@
-"""The types of the path cache's columns. Each checks every value that is read, in every query.
+"""The types of the path cache's columns. Each checks every value read, in every query.
 
 SQLite stores any value in any column, and a database may come from anyone. A value that this package would not have
-written raises ``BadValue``, which names neither row nor column, because a type knows neither: ``upkeep.damages`` does.
+written raises ``BadValue``, which names neither row nor column (a type knows neither); ``upkeep.damages`` names both.
 """
 
 import json
@@ -18,9 +18,9 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from openrlhf_rpo.types import UNKNOWN, Part
 
 LARGEST = 2**31 - 1
-"""Of a whole number in an ``INTEGER`` column of PostgreSQL."""
+"""The largest integer in a PostgreSQL ``INTEGER`` column."""
 _MAX = sys.float_info.max
-_DOUBLE = 701  # PostgreSQL's code of the type, which only the reader of a number asks for
+_DOUBLE = 701  # PostgreSQL's type code, which only readers of numbers ask for
 _PART = re.compile(rf"({UNKNOWN}|0|[1-9]\d{{0,9}}):([1-9]\d{{0,9}})", re.ASCII)
 _LONGEST_PARTS = 2**20  # characters: 100,000 parts, which no path has
 _SHORT = reprlib.Repr()
@@ -34,7 +34,7 @@ class BadValue(ValueError):
 class Checked(TypeDecorator[Any]):
     """Values of ``kind`` for which ``fits`` holds; ``what`` describes them in messages.
 
-    ``stored``: the type in which SQLite's driver returns them.
+    ``stored``: the type that SQLite's driver returns.
     """
 
     impl: Any = String  # ``kind`` replaces it
@@ -75,14 +75,14 @@ class Checked(TypeDecorator[Any]):
 
 
 def column_reader(column: ColumnElement[Any], dialect: Dialect) -> Callable[[Any], Any]:
-    """What turns the driver's value into the column's. Raises ``BadValue``."""
+    """A function that converts the driver's value. Raises ``BadValue``."""
     reader = column.type.dialect_impl(dialect).result_processor(dialect, _DOUBLE)
     assert reader is not None, f"the type of column {column} checks nothing"
     return reader
 
 
 class _Flag(Boolean):
-    """SQLAlchemy's takes every integer for true."""
+    """SQLAlchemy takes any integer for true."""
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], bool]:
         return lambda value: bool((0, 1).index(value))
@@ -98,7 +98,7 @@ def shown(value: Any) -> str:
 
 
 def words() -> Checked:
-    """Any text. The driver returns what is no UTF-8 as bytes (``sqlite.sqlite_engine``)."""
+    """Any text. The driver returns invalid UTF-8 as bytes (``sqlite.sqlite_engine``)."""
     return Checked(String(), "text", str)
 
 
@@ -148,7 +148,7 @@ def _are_figures(value: Any) -> bool:
 
 
 def part_list() -> Checked:
-    """The ``types.Part``s of a path or response, as text: "12:340 13:20", version and tokens of each; "" without any."""
+    """The ``types.Part``s of a path or response, as text: "12:340 13:20" (version:tokens); "" without any."""
     return Checked(String(), "versions with their tokens", str, _are_parts)
 
 
@@ -158,7 +158,7 @@ def _are_parts(text: str) -> bool:
 
 
 def parts_of(text: str) -> tuple[Part, ...]:
-    """The parts of a text. Raises ValueError for one that ``parts_text`` has not written."""
+    """The parts in a text. Raises ValueError unless ``parts_text`` could have written it."""
     words = text.split(" ") if 0 < len(text) <= _LONGEST_PARTS else []
     found = [Part(int(match[1]), int(match[2])) for match in map(_PART.fullmatch, words) if match]
     if len(found) != len(words) or bool(found) != bool(text) or any(max(part) > LARGEST for part in found):
@@ -167,7 +167,7 @@ def parts_of(text: str) -> tuple[Part, ...]:
 
 
 def parts_text(parts: Sequence[Part], n_tokens: int) -> str:
-    """The text of the parts of ``n_tokens`` tokens. Raises ValueError unless they are of so many, or empty."""
+    """The parts of ``n_tokens`` tokens as text. Raises ValueError unless they cover them all or are empty."""
     text = " ".join(f"{version}:{length}" for version, length in parts)
     if what := wrong_parts(parts_of(text), n_tokens):
         raise ValueError(what)

@@ -46,7 +46,7 @@ _SERVER = (
     "PGPASSWORD"
 )
 _OWN = (".db", ".sqlite", ".sqlite3")
-"""Endings of files that may be removed on our word; another one may be weights or data, named by mistake."""
+"""Suffixes of files we may tell users to remove; others may be weights or data, named by mistake."""
 # Prefixes of PostgreSQL's SQLSTATE codes; the first match counts.
 _POSTGRES: tuple[tuple[str, type[CacheError], str], ...] = (
     ("53100", CacheUnwritable, _SPACE),

@@ -54,7 +54,7 @@ class PathOutline(NamedTuple):
 
 
 def parent_of(row: PathRow, session: Session) -> PathRow | None:
-    """The path that a path was cut from, or None. Raises ``CodecError`` if it cannot be that one."""
+    """The path that a row was cut from, or None. Raises ``CodecError`` for an impossible parent."""
     if row.parent_id is None:
         return None
     parent = session.get(PathRow, row.parent_id)
@@ -110,19 +110,19 @@ class CacheHistory:
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether nothing was sampled for it yet, so that any run may claim it."""
+        """Whether nothing was sampled yet, so any run may claim the cache."""
         with self._transaction() as session:
             return holds_nothing(session)
 
     @property
     def kept_from(self) -> int:
-        """The step from which on every step can be read or rolled back to: 0 unless the cache was pruned."""
+        """The first step from which all can be read or rolled back to: 0 unless the cache was pruned."""
         with self._transaction() as session:
             return kept_from(session) or 0
 
     @property
     def kept_steps(self) -> list[int]:
-        """The steps before ``kept_from`` that can be read or rolled back to as well: those of checkpoints."""
+        """Steps before ``kept_from`` that can also be read or rolled back to: those of checkpoints."""
         with self._transaction() as session:
             return kept_steps(session)
 
@@ -238,7 +238,7 @@ class CacheHistory:
             return session.scalar(select(func.count()).select_from(PathRow).where(PathRow.log_probs.is_(None))) or 0
 
     def least_recently_visited(self, n: int, exclude: Set[str] = frozenset()) -> list[str]:
-        """Up to ``n`` questions to replay: those with a path that need not start bare, the longest unvisited first.
+        """Up to ``n`` questions that have a path and need not start bare, the longest unvisited first.
 
         Ties are ordered by question id, so that a resumed run finds the same ones.
         """
@@ -249,7 +249,7 @@ class CacheHistory:
             return ReplayQueue.load(session)
 
     def unfinished(self) -> list[Begun]:
-        """The groups that the latest step left to later ones, in the order in which it had them. Raises ``CacheCorrupt``."""
+        """The groups that the latest step left to later steps, in that step's order. Raises ``CacheCorrupt``."""
         with self._transaction() as session:
             rows = session.scalars(select(UnfinishedRow).where(UnfinishedRow.step == latest_step(session))).all()
             of_paths = {row.path_id for row in rows} - {None}

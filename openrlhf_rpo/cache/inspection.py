@@ -1,4 +1,4 @@
-"""Reading a whole cache once for damage when it is opened.
+"""Checks a whole cache for damage once, when it is opened.
 
 A large file is read in a thread while models load; no step is committed before the end (docs/cache.md). PostgreSQL checks
 its own files (``initdb --data-checksums``). On both, every row is also checked when it is read.
@@ -27,8 +27,8 @@ class _Closed(Exception):
 
 
 class Inspection:
-    """Reads the database at ``url`` in a thread. Waits for it, and raises ``CacheCorrupt``, if the file is small, needs an
-    upgrade, or is a copy: nobody may read it while the writer turns on its log. Changes nothing on the disk.
+    """Reads the database at ``url`` in a thread; changes nothing on the disk. If the file is small, needs an upgrade, or is
+    a copy, waits and may raise ``CacheCorrupt``: nobody may read it while the writer turns on its log.
     """
 
     def __init__(self, url: str) -> None:
@@ -117,7 +117,7 @@ class Inspection:
         return CacheCorrupt(f"Path cache {self._where} is damaged: {findings[0]}{more}. {cure_of(self._where)}")
 
     def _try_upgrade(self, connection: sqlite3.Connection) -> None:
-        """Upgrade a copy: tables that are not of their revision raise, too. Only for a small file, because of the memory."""
+        """Upgrade a copy in memory, so only of a small file. Raises for tables that do not match their revision."""
         engine = memory_copy(connection)
         try:
             with engine.begin() as copy:

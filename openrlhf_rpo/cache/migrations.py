@@ -27,10 +27,10 @@ def scripts_folder() -> pathlib.Path:
 
 
 def schema_state(connection: Connection, where: str) -> Literal["none", "older", "current"]:
-    """Whether the database has tables, and of this version.
+    """The database's schema: none, older, or current.
 
-    Raises ``CacheNewer`` for an unknown revision, ``CacheError`` for other tables than a cache's, ``CacheCorrupt`` for
-    tables that are not as this version made them.
+    Raises ``CacheNewer`` for an unknown revision, ``CacheError`` for tables of another program, ``CacheCorrupt`` for
+    tables unlike those this version makes.
     """
     current, head = _revisions(connection, where)
     return "none" if current is None else "current" if current == head else "older"
@@ -53,7 +53,7 @@ def upgrade(connection: Connection, where: str) -> None:
 
 
 def check_revision(connection: Connection, where: str) -> None:
-    """The check of a reader. Raises ``CacheOlder`` or ``CacheNewer``, and ``CacheError`` if there is no cache."""
+    """A reader's check. Raises ``CacheOlder`` or ``CacheNewer``, and ``CacheError`` if there is no cache."""
     current, head = _revisions(connection, where)
     if current is None:
         raise CacheError(f"{where} holds no path cache.")
@@ -65,7 +65,7 @@ def check_revision(connection: Connection, where: str) -> None:
 
 
 def config() -> Config:
-    """Alembic's, which takes its connection from ``attributes``."""
+    """Alembic's config; set its connection in ``attributes``."""
     found = Config()
     found.set_main_option("script_location", str(scripts_folder()).replace("%", "%%"))
     return found
@@ -81,7 +81,7 @@ def _known() -> tuple[str | None, frozenset[str]]:
 def _revisions(connection: Connection, where: str) -> tuple[str | None, str | None]:
     """(database's, this version's). Raises as ``schema_state`` does."""
     head, known = _known()
-    is_sqlite = connection.dialect.name == "sqlite"  # where anyone can have made the file
+    is_sqlite = connection.dialect.name == "sqlite"  # anyone may have made the file
     if is_sqlite:
         check_objects(connection, where)
     try:

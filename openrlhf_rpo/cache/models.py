@@ -87,11 +87,11 @@ class VisitRow(Base):
 
 
 class UnfinishedRow(Base):
-    """One sample of a group that ``step`` leaves to the step ``due`` (``types.Begun``), be it stopped, asked or finished.
+    """One sample (stopped, asked for or finished) of a group that ``step`` leaves to step ``due`` (``types.Begun``).
 
     ``token_ids``, ``log_probs`` and ``parts`` are of the response so far. The prefix is the head of the path ``path_id``;
-    ``prefix_log_probs`` is null where the path's own are meant. The rows of a group have the same ``due``, ``place`` among
-    the groups of ``step``, ``asked`` and ``chance``.
+    ``prefix_log_probs`` is null if they are the path's own. A group's rows share ``due``, ``asked``, ``chance`` and
+    ``place``, its position among the groups of ``step``.
     """
 
     __tablename__ = "unfinished"
@@ -135,7 +135,7 @@ class EvaluationRow(Base):
 
 
 def checksum_of(table: type[Base], values: Mapping[str, Any]) -> int:
-    """CRC-32 of a row's columns by name, as the migrations compute it; of encoded bytes only version and checksum count."""
+    """CRC-32 of a row's columns by name, as the migrations compute it; of encoded bytes, only version and checksum."""
     names, take = _columns(table)
     found = [(name, _PLAIN[type(v)](v) if type(v) in _PLAIN else v) for name, v in zip(names, take(values), strict=True)]
     return zlib.crc32(repr(found).encode())

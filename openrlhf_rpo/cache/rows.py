@@ -42,7 +42,7 @@ KEPT_FROM = "kept_from"
 KEPT_STEPS = "kept_steps"
 MODEL = "model"
 Row = TypeVar("Row", PathRow, VisitRow)
-# An ORM object or, where a step reads it, a plain row, which takes a quarter of the time.
+# An ORM object or, where a step reads it, a plain row, in a quarter of the time.
 Read: TypeAlias = Any
 # The columns that have the values of a path's fields.
 _OF_PATH = ("question_id", "slot", "step", "finish_reason", "score", "reward", "prefix_length", "parent_id")
@@ -120,7 +120,7 @@ def with_nan(metrics: dict[str, float | None]) -> dict[str, float]:
 
 
 def check_encoded(row: Read, table: type[Base], columns: Sequence[str]) -> None:
-    """As ``check``, with the form of encoded ``columns``: as reliable as decoding them, and faster."""
+    """``check``, plus the checksums of encoded ``columns``: as reliable as decoding, and faster."""
     check(row, table)
     try:
         for encoded in (getattr(row, name) for name in columns):
@@ -149,7 +149,7 @@ def evaluation_of(row: EvaluationRow) -> tuple[int, dict[str, float]]:
 
 
 def check(row: Read, table: type[Base]) -> None:
-    """Raise ``CodecError`` unless the checksum of a row of ``table`` matches and its values can stand together."""
+    """Raise ``CodecError`` unless the checksum of a row of ``table`` matches and its values are consistent."""
     values: Any = row._mapping if isinstance(row, sqlalchemy.Row) else vars(row)
     if checksum_of(table, values) != row.checksum:
         raise CodecError(f"{name_of(row, table)} is damaged (its checksum differs)")
@@ -158,7 +158,7 @@ def check(row: Read, table: type[Base]) -> None:
 
 
 def _impossible_path(row: Read) -> str | None:
-    """A parent has a smaller id than its children, so that no lineage is a circle."""
+    """A parent has a smaller id than its children, so no lineage is a cycle."""
     if row.prefix_length > row.n_tokens:
         return f"prefix_length {row.prefix_length} of {row.n_tokens} tokens"
     if row.parent_id is not None and (row.parent_id >= row.id or row.step == 0):
@@ -167,7 +167,7 @@ def _impossible_path(row: Read) -> str | None:
 
 
 def _impossible_sample(row: Read) -> str | None:
-    """Its parts are compared with its tokens where these are decoded."""
+    """The parts are checked where the tokens are decoded."""
     if row.due <= row.step:
         return f"due {row.due}, which is no later step"
     return f"prefix_length {row.prefix_length} of no path" if row.prefix_length and row.path_id is None else None
@@ -201,7 +201,7 @@ _IMPOSSIBLE: dict[type[Base], Callable[[Read], str | None]] = {
     RunRow: _impossible_entry,
     **dict.fromkeys((QuestionRow, StepRow, EvaluationRow), lambda row: None),
 }
-"""What is wrong with values that are right one by one."""
+"""Contradictions between values that are each valid."""
 
 
 def name_of(row: Read, table: type[Base]) -> str:
@@ -241,7 +241,7 @@ def run_value(session: Session, key: str) -> str | None:
     return row.value
 
 
-_NEWEST = whole(nullable=True)  # once: SQLAlchemy keeps a statement by its types
+_NEWEST = whole(nullable=True)  # once: SQLAlchemy caches statements by type
 
 
 def next_path_id(session: Session) -> int:
@@ -263,13 +263,13 @@ def holds_nothing(session: Session) -> bool:
 
 
 def kept_from(session: Session) -> int | None:
-    """The step from which on every step can be read; None unless the cache was pruned."""
+    """The first step from which all can be read; None unless the cache was pruned."""
     value = run_value(session, KEPT_FROM)
     return int(value) if value is not None else None
 
 
 def kept_steps(session: Session) -> list[int]:
-    """The steps before ``kept_from`` that can be read, too."""
+    """The steps before ``kept_from`` that can also be read."""
     return [int(step) for step in (run_value(session, KEPT_STEPS) or "").split()]
 
 

@@ -21,7 +21,7 @@ SQLITE = "sqlite:///"
 
 
 class Snapshot:
-    """A database as it was at a moment. Holds a transaction until it is closed, at the end of a ``with``."""
+    """A database as it was at one moment. Holds a transaction until its ``with`` block ends."""
 
     def __init__(self, engine: Engine, where: str) -> None:
         self.where = where
@@ -54,12 +54,12 @@ class Snapshot:
 
 
 class Database:
-    """An open database, for its one writer or one of any number of readers."""
+    """An open database, for its one writer or any of its readers."""
 
     def __init__(
         self, engine: Engine, where: str, resources: contextlib.ExitStack, read_only: bool, lock: AdvisoryLock | None = None
     ) -> None:
-        """Called by ``open`` and ``open_to_read``. ``lock`` is the writer's in PostgreSQL, which the server may end."""
+        """Called by ``open`` and ``open_to_read``. ``lock``: the writer's in PostgreSQL; the server may end it."""
         self.engine = engine
         self.where = where
         self.read_only = read_only
@@ -153,7 +153,7 @@ def parse_url(url: str) -> tuple[URL, pathlib.Path | None]:
         name = url.removeprefix(SQLITE)
         if name in ("", ":memory:"):
             raise CacheError(f"--rpo.cache.url {url} names no file: a cache in memory is lost with its process.")
-        # The real file: under the name of a link it would get another lock.
+        # The real file: a link's name would get another lock.
         return URL.create("sqlite", database=name), pathlib.Path(os.path.realpath(name))
     if is_plain_postgres(url):
         return make_url(url), None
@@ -227,7 +227,7 @@ def restore_database(copy_path: str, url: str) -> None:
 
 @contextlib.contextmanager
 def _of_this_version(copy: pathlib.Path) -> Iterator[Engine]:
-    """An engine that reads a copy; of an older schema an upgraded temporary file."""
+    """An engine that reads a copy, upgraded in a temporary file if it is older."""
     with readable_errors(str(copy)), tempfile.TemporaryDirectory() as folder:
         source = sqlite.sqlite_engine(copy, read_only=True)
         with source.connect() as rows:

@@ -21,7 +21,7 @@ from openrlhf_rpo.cache.errors import CacheCorrupt, CacheUnwritable, cure_of, re
 _PRAGMAS = ("busy_timeout=2000", "trusted_schema=OFF", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 _READER_PRAGMAS = ("busy_timeout=2000", "trusted_schema=OFF", "query_only=ON")
 _LARGEST_VALUE = 2**26
-"""Bytes of a text or blob, twice what a path of ``codec.MOST_TOKENS`` takes: a small file can claim gigabytes."""
+"""The most bytes of a text or blob, twice a path of ``codec.MOST_TOKENS``: a small file can claim gigabytes."""
 _FOREIGN = "No run of this package writes that: use the copy beside a checkpoint, or start over"
 _SIDE_FILES = ("-wal", "-shm", "-journal")  # what SQLite creates beside a database
 
@@ -40,7 +40,7 @@ def sqlite_engine(file: pathlib.Path, read_only: bool = False) -> Engine:
 
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: Any, _record: Any) -> None:
-        # The driver would start transactions itself, and not before schema changes: ``begin`` below does so instead.
+        # The driver would start no transaction before schema changes, so ``begin`` below starts them all.
         connection.isolation_level = None
         connection.text_factory = _text
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
@@ -55,7 +55,7 @@ def sqlite_engine(file: pathlib.Path, read_only: bool = False) -> Engine:
 
 
 def _text(data: bytes) -> str | bytes:
-    """A text as the driver returns it. Bytes that are no text stay bytes, for the column's type to refuse."""
+    """A text as the driver returns it. Invalid UTF-8 stays bytes, for the column's type to refuse."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -63,7 +63,7 @@ def _text(data: bytes) -> str | bytes:
 
 
 def _read_only_url(file: pathlib.Path) -> URL:
-    """Where nothing is left in a log, a mode that leaves no empty log behind; ``query_only`` keeps it from writing.
+    """A reader's URL. Without a log, its mode leaves no empty one behind; ``query_only`` prevents writing.
 
     Immutable when the folder is read-only: a reader could not create the log's index there.
     """
@@ -95,7 +95,7 @@ def check_writable(file: pathlib.Path) -> None:
 def check_length(file: pathlib.Path) -> None:
     """Raise ``CacheCorrupt`` if the file is shorter than its header says; reads only the header.
 
-    Only before this process has a connection to the file: closing it would end SQLite's own locks, and another program
+    Call only before this process connects to the file: closing it would end SQLite's own locks, and another program
     that closes the database would then remove the log from under the writer (sqlite.org/howtocorrupt.html, section 2.2).
     """
     if not file.is_file() or file.stat().st_size == 0:
@@ -153,7 +153,7 @@ def structure_damages(connection: Connection) -> list[str]:
 
 
 def backup(source: Connection, target: pathlib.Path) -> None:
-    """Write what ``source`` reads in its transaction at ``target`` as one file, atomically and synced to disk."""
+    """Write what the transaction of ``source`` reads to ``target``: one file, atomically and synced to disk."""
     with replacing(target) as temporary, readable_errors(str(target)):
         with contextlib.closing(sqlite3.connect(temporary)) as copy:
             cast(sqlite3.Connection, source.connection.driver_connection).backup(copy)
@@ -175,7 +175,7 @@ def make_one_file(file: pathlib.Path) -> None:
 
 
 def size(connection: Connection) -> int:
-    """Bytes of the pages that hold something."""
+    """Bytes of the pages in use."""
     pages, free, width = (
         int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
         for name in ("page_count", "freelist_count", "page_size")

@@ -59,7 +59,7 @@ class PathCache(CacheHistory):
         Raises ``CacheMismatch`` (other fingerprints), ``CacheLocked`` (another process), ``CacheNewer`` (schema of a
         later version), ``CacheCorrupt`` (damaged or not a database), ``CacheUnwritable``.
         """
-        inspection = Inspection(url)  # first: what is refused stays as it was
+        inspection = Inspection(url)  # first: a refused file stays as it was
         try:
             cache = cls(Database.open(url))
         except BaseException:
@@ -176,8 +176,8 @@ class PathCache(CacheHistory):
     def commit_step(self, record: StepRecord, decisions: Sequence[CacheDecision], waiting: Sequence[Begun] = ()) -> None:
         """Store a step's new paths, visits, record and waiting groups in one transaction, on disk on return.
 
-        ``record.step`` must be the latest step + 1, and the step of every path and visit. ``waiting``: groups of later
-        steps, with what their samples have; scores are not stored.
+        ``record.step`` must be the latest step + 1, and the step of every path and visit. ``waiting``: groups for later
+        steps, with their samples so far; scores are not stored.
         """
         self.wait_until_inspected()
         for decision in decisions:
@@ -213,7 +213,7 @@ class PathCache(CacheHistory):
     def rollback(self, step: int) -> int:
         """Remove every row newer than ``step`` and return the number of removed steps.
 
-        Raises when the cache ends before ``step``: then it is not the one that the checkpoint was written with.
+        Raises when the cache ends before ``step``: it is then not the one the checkpoint was written with.
         """
         self._queue = None
         with self._transaction() as session:
@@ -241,7 +241,7 @@ class PathCache(CacheHistory):
         """Remove paths that neither a step >= ``keep_from`` nor one of ``steps`` reads and return their number.
 
         ``paths(ids, step)`` stays the same for these steps, except that a path may lose its parent. Reading and rolling
-        back to other steps is then refused; those of ``steps`` that already are, stay so. Raises when ``keep_from`` is
+        back to other steps is then refused; ``steps`` already refused stay refused. Raises when ``keep_from`` is
         newer than the latest step.
         """
         with self._transaction() as session:
@@ -275,7 +275,7 @@ class PathCache(CacheHistory):
                 return
             cached = {key.removeprefix(FINGERPRINT): v for key, v in meta.items() if key.startswith(FINGERPRINT)}
             if all(fingerprints.get(name) == value for name, value in cached.items()):
-                since = fingerprints.keys() - cached  # those that an earlier version did not take
+                since = fingerprints.keys() - cached  # not stored by an earlier version
                 insert_rows(session, RunRow, [{"key": FINGERPRINT + name, "value": fingerprints[name]} for name in since])
                 return
         what = "; ".join(

@@ -21,7 +21,7 @@ OF_GROUP = (UnfinishedRow.due, UnfinishedRow.place, UnfinishedRow.asked, Unfinis
 
 
 def unfinished_values(group: Begun, step: int, place: int) -> list[dict[str, Any]]:
-    """The columns of the samples of a group that waits after ``step``, of all that do the one at ``place``.
+    """The columns of the samples of a group that waits after ``step``, at ``place`` among all that do.
 
     Raises ValueError if they cannot be stored.
     """

@@ -129,7 +129,7 @@ def _check_references(session: Session) -> Iterator[str]:
 
 
 def _check_groups(session: Session) -> Iterator[str]:
-    """Unfinished samples that are no group (``unfinished.begun_of``), or go on from a path that is not their question's."""
+    """Unfinished samples that form no group (``unfinished.begun_of``), or continue no path of their question."""
     table = UnfinishedRow
     step, question, number, path = (
         type_coerce(column, NullType()).label(column.key)
@@ -158,8 +158,8 @@ def prune(session: Session, keep_from: int, steps: Sequence[int] = ()) -> int:
     """Remove the paths that neither a step >= ``keep_from`` nor one of the earlier ``steps`` reads; return their number.
 
     The cache at these steps stays the same, so rolling back to any of them is still possible. A path that loses its
-    parent keeps its prefix length, and lineage ends there. Visits and records stay; groups that were unfinished at
-    other steps go.
+    parent keeps its prefix length, and lineage ends there. Visits and records stay; groups unfinished at other
+    steps go.
     """
     session.execute(delete(UnfinishedRow).where(UnfinishedRow.step < keep_from, UnfinishedRow.step.not_in(steps)))
     newer = aliased(PathRow)

@@ -52,12 +52,12 @@ def lone(value: Any) -> Any:
 
 
 def text(value: Any) -> str | None:
-    """A value, or what is alone in it, as stripped text: 42.0 as 42, 0.00001 without an exponent. None for missing values,
+    """A value, or its only content, as stripped text: 42.0 as 42, 0.00001 without an exponent. None for missing values,
     infinite numbers and longer lists."""
     value = lone(value)
     if isinstance(value, float | Decimal):
         if not math.isfinite(value):
             return None
-        value = Decimal(str(value))  # the digits that stand in the file: int(1e23) has others
+        value = Decimal(str(value))  # the digits in the file: int(1e23) has others
         value = int(value) if value == int(value) else value
     return as_text(value).strip() if isinstance(value, str | int | float | Decimal | date | time) else None

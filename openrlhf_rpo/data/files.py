@@ -13,19 +13,19 @@ from openrlhf_rpo.errors import UsageError, reason_of
 
 _DEEPEST = 60  # pyarrow's types nest up to 64 deep
 _LONGEST_LINE = 2**26  # bytes
-_LONGEST_ARRAY = 2**28  # bytes; the whole of it is in memory several times
+_LONGEST_ARRAY = 2**28  # bytes; all of it is in memory several times
 _READERS_RAISE = (OSError, ValueError, RuntimeError, LookupError, TypeError, pickle.UnpicklingError)
 
 
 class _Bad(Exception):
-    """What is wrong with a file; the message begins with the line where it is known."""
+    """What is wrong with a file; the message begins with the line if known."""
 
 
 @contextmanager
 def readable(names: Sequence[str], flag: str = "", config: str | None = None, split: str = "train") -> Iterator[None]:
     """Check the local files of these data sets; inside, errors of ``datasets`` become UsageError with their cause.
 
-    ``flag`` is the option that named them; ``config`` and ``split``: of those on the hub.
+    ``flag`` is the option that named them; ``config``, ``split``: for those on the hub.
     """
     for name in names:
         _check(_place(name, flag), flag)
@@ -56,7 +56,7 @@ def _not_fetched(names: Sequence[str], config: str | None, split: str, error: Ex
 
 
 def _place(name: str, flag: str) -> str:
-    """Where a data set is. For an option of training (``flag``), OpenRLHF takes what follows an @ as a folder in it."""
+    """Where a data set is. With a training option (``flag``), OpenRLHF takes what follows an @ as a folder in it."""
     name = name.strip()
     if not flag:
         return name
@@ -222,7 +222,7 @@ def _not_utf8(where: str, content: bytes, at: int) -> NoReturn:
 
 
 def _check_csv(file: Path) -> None:
-    """Every row has the columns of the header, each of which has its own name."""
+    """Every row has the header's columns, whose names are unique."""
     csv.field_size_limit(_LONGEST_LINE)  # the default, 128 KiB, is shorter than some solutions
     with file.open("rb") as lines:
         reader = csv.reader(_decoded(lines), strict=True)

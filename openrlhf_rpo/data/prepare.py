@@ -52,7 +52,7 @@ def read_rows(
     extract: Callable[[str], str | None],
     dropped: Dropped,
 ) -> list[Row]:
-    """``columns`` are those of the question, the answer (from which ``extract`` takes it) and the solution."""
+    """The kept rows. ``columns``: the question, the answer's source for ``extract``, and the solution."""
     question_column, answer_column, solution_column = columns
     kept = []
     for number, row in enumerate(rows, 1):
@@ -69,7 +69,7 @@ def read_rows(
 
 
 def drop_unparsable(rows: Sequence[Row], dropped: Dropped, progress: Callable[[Any], Any] = iter) -> list[Row]:
-    """Drop rows whose label the math reward cannot parse, and so could never match with another form of it."""
+    """Drop rows whose label the math reward cannot parse, so that no other form of it could match."""
     bad = set(unparsable(progress([row.answer for row in rows])))
     for i in sorted(bad):
         dropped.add(UNPARSABLE, rows[i].number, repr(rows[i].answer[:60]))
@@ -112,7 +112,7 @@ def prompt_lengths(rows: Sequence[Row], tokenizer: Any, chat: bool) -> list[int]
     return [len(ids) for ids in tokenizer(prompts, add_special_tokens=False)["input_ids"]] if prompts else []
 
 
-# ── Draws by a hash of seed and question, which depend neither on the order nor on other rows ──
+# ── Draws by a hash of seed and question, independent of the order and of other rows ──
 
 
 def _draw(row: Row, seed: int, purpose: str) -> float:

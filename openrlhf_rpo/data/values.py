@@ -10,7 +10,7 @@ _NO_LABEL = ("", "n/a", "na", "nan", "none", "null")
 
 
 def not_a_question(value: Any) -> str | None:
-    """Why a value cannot be a question; None for a text that says something."""
+    """Why a value cannot be a question, or None."""
     if isinstance(value, list) and value and all(isinstance(turn, dict) and "content" in turn for turn in value):
         return "a list of chat messages"
     if not isinstance(value, str):
@@ -23,7 +23,7 @@ def not_a_question(value: Any) -> str | None:
 
 
 def is_label(value: Any) -> bool:
-    """Whether a label is a finite number, a date or a text that says something."""
+    """Whether a label is a finite number, a date or a meaningful text."""
     if isinstance(value, str):
         return value.strip().lower() not in _NO_LABEL and "\0" not in value and len(value) <= LONGEST
     return isinstance(value, int | date | time) or (isinstance(value, float | Decimal) and math.isfinite(value))

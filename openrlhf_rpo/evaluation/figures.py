@@ -61,7 +61,7 @@ def accuracies(parts: Sequence[Part]) -> list[float]:
 def compare(ours: Mapping[str, Part], theirs: Mapping[str, Part]) -> dict[str, Any]:
     """Accuracy of ``ours`` minus ``theirs`` over the same questions (by id), with the paired 95 % interval.
 
-    It is significant if the interval excludes 0, over at least ``_FEWEST`` questions. Raises ValueError if they differ.
+    Significant if the interval excludes 0 over ``_FEWEST`` questions or more. Raises ValueError if questions differ.
     """
     if ours.keys() != theirs.keys():
         shared = len(ours.keys() & theirs.keys())

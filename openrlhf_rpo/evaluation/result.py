@@ -102,7 +102,7 @@ def read(file: Path) -> dict[str, Any]:
     """The content of a result file. Raises ResultError if it is not one, or has another format."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_not_finite)
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no JSON, a number of too many digits
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, or too long a number
         raise ResultError(f"{file} cannot be read: {error}") from error
     if not isinstance(document, dict) or "format" not in document or "study" not in document:
         raise ResultError(f"{file} is not the result of a study")

@@ -14,7 +14,7 @@ from openrlhf_rpo.evaluation.sample import NAME
 def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
     """Print the figures and comparisons, then raise ResultError if some results could not be compared.
 
-    ``to_compare``: the results were named for that, so one without another on the same questions is an error, too.
+    ``to_compare``: comparing was asked for, so a result that shares its questions with no other is an error, too.
     """
     if len({file.resolve() for file in files}) < len(files):
         raise ResultError("a result is named twice: one is compared with others")
@@ -69,7 +69,7 @@ def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[list[
 
 
 def _alone(documents: Sequence[tuple[Path, dict[str, Any]]]) -> list[str]:
-    """Why those of several results that share their questions with no other one were not compared."""
+    """Why results that share their questions with no other were not compared; none for a lone one."""
     counts = Counter(document["settings"]["questions"] for _, document in documents)
     alone = [file for file, document in documents if counts[document["settings"]["questions"]] == 1]
     prompts = _other_prompts(documents)
@@ -79,7 +79,7 @@ def _alone(documents: Sequence[tuple[Path, dict[str, Any]]]) -> list[str]:
 
 
 def _other_prompts(documents: Sequence[tuple[Path, dict[str, Any]]]) -> list[str]:
-    """Results of the same data whose prompts differ, as chat templates make them: a question is its prompt and label."""
+    """Notes on results of the same data whose chat templates make other prompts: a question is its prompt and label."""
     first: dict[str, tuple[Path, dict[str, Any]]] = {}
     found = []
     for file, document in documents:
@@ -114,7 +114,7 @@ def _finished(file: Path) -> dict[str, Any]:
 
 
 def _names(files: Sequence[Path]) -> dict[Path, str]:
-    """The files' names without ``.json``, in full where two are called the same."""
+    """The files' names without ``.json``, in full where two are alike."""
     alike = Counter(file.stem for file in files)
     return {file: file.stem if alike[file.stem] == 1 else str(file.with_suffix("")) for file in files}
 

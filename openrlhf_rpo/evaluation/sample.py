@@ -47,7 +47,7 @@ class Evaluation:
 
 
 def evaluate_all(args: argparse.Namespace) -> list[Path]:
-    """Evaluate; the result files by data set, then by model. Every model and data set is checked before an engine starts.
+    """Evaluate and return the result files by data set, then model. All models and data are checked before engines start.
 
     Raises UsageError, JudgeError, and ResultError for a file of other settings or one that cannot be written.
     """

@@ -1,7 +1,7 @@
 """Matching imported paths with a run's questions.
 
-First by question id, a hash of the rendered prompt and the label. If that differs, because the template does, by the
-data set's text and the label, or by a unique text alone if the source has no labels.
+First by question id, a hash of the rendered prompt and the label. If ids differ because templates do, by the data set's
+text and the label, or by a unique text alone if the source has no labels.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class QuestionIndex:
 
 
 def _same(label: str) -> str | Decimal | datetime:
-    """A number or date by its value: ``datasets`` reads 5 as 5.0 in a column that also has fractions, and dates of JSON with
+    """A number or date by its value: ``datasets`` reads 5 as 5.0 in a column that also has fractions, and gives JSON dates
     a time."""
     if _NUMBER.fullmatch(label):
         return Decimal(label)

@@ -45,7 +45,7 @@ def find_tokenizer(cache: PathCache, model: str | None) -> tuple[Any, str]:
     """(the cache's tokenizer, "") or (None, the reason why there is none).
 
     Raises ExchangeError if ``model`` (--tokenizer) has another tokenizer. Without ``model``, the tokenizer is loaded
-    from where the run had it, on this machine only.
+    from the run's model, on this machine only.
     """
     fingerprint = cache.fingerprints.get("tokenizer")
     if model is not None:

@@ -18,7 +18,7 @@ def load_tokenizer(model: str, *, offline: bool) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=offline, trust_remote_code=False)
-    except Exception as error:  # the libraries raise plain ones for a file that they do not understand
+    except Exception as error:  # the libraries raise plain Exceptions for files they do not understand
         raise ExchangeError(f"the tokenizer of {model} cannot be loaded: {reason_of(error)}") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -12,8 +12,8 @@ CORRECTION: dict[str, object] = {
     f"{_OF}.is_correction_mode": "clip",
     f"{_OF}.is_correction_threshold": [0.0, 2.0],
 }
-"""Set unless given by hand, whatever method and presets say. A batch is of an earlier policy q than the policy p that trains
-on it, so the loss of each token is weighted by min(p / q, 2): truncated importance sampling (as upstream, models/loss.py).
+"""Set unless given by hand, whatever method and presets say. A batch is from an earlier policy q than the p that trains on
+it, so each token's loss is weighted by min(p / q, 2): truncated importance sampling (as upstream, models/loss.py).
 """
 
 
@@ -22,7 +22,7 @@ def correct(flat: Namespace, given: set[str]) -> None:
     if getattr(flat, "rpo.enable") and getattr(flat, "train.async_enable") and getattr(flat, "train.async_queue_size"):
         other = getattr(flat, f"{_OF}.is_correction_level") == "seq" or f"{_OF}.is_correction_gating" in given
         for name in CORRECTION.keys() - given:
-            if not other or name.endswith("level"):  # what bounds a token's weight fits no other gate
+            if not other or name.endswith("level"):  # a bound on token weights fits no other gate
                 setattr(flat, name, CORRECTION[name])
 
 

@@ -45,7 +45,7 @@ def required_devices(args: SimpleNamespace) -> list[Need]:
 
 
 def check_resources(needs: list[Need], available: dict[str, float], kind: str) -> None:
-    """Raises UsageError when the cluster has too few: Ray would wait silently for ever."""
+    """Raises UsageError if devices are too few: Ray would wait silently forever."""
     total = sum(number for _, number, _ in needs)
     have = int(available.get(kind, 0))
     if total <= have:
@@ -67,7 +67,7 @@ def check_devices(needs: list[Need], available: dict[str, float], device: str) -
 def choose_device(args: SimpleNamespace) -> str:
     """ "cpu" or "cuda", from --rpo.device; call it before importing OpenRLHF, which is patched for the device.
 
-    Also gives this process the permission to run models' code, or takes it away (--rpo.trust_remote_code).
+    Also allows or forbids this process to run models' code (--rpo.trust_remote_code).
     With RAY_ADDRESS the cluster decides: its head node, where the driver may run, need not have a GPU.
     """
     platform.guard.allow(args.rpo.trust_remote_code)
@@ -111,7 +111,7 @@ def connect(args: SimpleNamespace, device: str) -> None:
 
 
 def _workers() -> dict[str, Any]:
-    """What ``ray.init`` is told about the run's processes."""
+    """Options of ``ray.init`` for the run's processes."""
     import ray
 
     job = ray.job_config.JobConfig()
@@ -147,7 +147,7 @@ def _check_joined(needs: list[Need], device: str, patience: float) -> None:
 
 
 def init_ray(**options: Any) -> None:
-    """``ray.init``, which would have TERM end the command without a word."""
+    """``ray.init``, without letting TERM end the command silently."""
     import ray
 
     ray.init(**options)

@@ -1,4 +1,4 @@
-"""What is wrong with the words of a command before OpenRLHF's own checks, which ignore it, or say it in other names."""
+"""Checks of a command's words before OpenRLHF's own, which ignore some errors or report them under other names."""
 
 import argparse
 import importlib.util
@@ -15,7 +15,7 @@ MAY_BE_EMPTY = {"ckpt.best_metric_key", "rpo.preset"}  # "" lets OpenRLHF choose
 
 
 def check_words(flat: argparse.Namespace, given: Set[str]) -> None:
-    """Raises UsageError for an empty or unprintable value, a number out of bounds, a template without its place."""
+    """Raises UsageError for values that are wrong by themselves, and for numbers that do not fit each other."""
     for name in sorted(given - MAY_BE_EMPTY):
         value = getattr(flat, name, None)  # an option of a method that --rpo.enable false removed
         if isinstance(value, str) and not value.strip():

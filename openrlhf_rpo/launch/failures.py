@@ -53,7 +53,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    """The error and those it wraps: each process that Ray passes an error through wraps it, with ``cause``."""
+    """The error and those it wraps: each process that passes on an error in Ray wraps it (``cause``)."""
     chain = [error]
     while isinstance(inner := getattr(chain[-1], "cause", None), BaseException) and inner not in chain:
         chain.append(inner)

@@ -1,6 +1,6 @@
-"""A model's folder, checked before transformers reads it: each broken file by its name, weights that are cut, NaN or others.
+"""Checks a model's folder before transformers reads it: broken files, by name, and weights cut, NaN or of another model.
 
-Of the weights only headers and the first values of each tensor are read, so that a model of any size takes seconds.
+Only the weights' headers and the first values of each tensor are read, so that a model of any size takes seconds.
 """
 
 import json
@@ -110,7 +110,7 @@ def _check_weights(file: Path, where: str) -> Tensors:
 
 
 def _expected(folder: Path, where: str) -> Tensors:
-    """The shapes of the model that config.json describes, which is built without memory."""
+    """The shapes of the model that config.json describes, built without memory."""
     import torch
     from transformers import AutoConfig, AutoModel
 

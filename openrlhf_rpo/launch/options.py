@@ -31,13 +31,13 @@ _RAYS_COPIES = "/runtime_resources/working_dir_files/"
 _LONGEST_WORD = 20  # W&B's keys have 40 characters or more
 _REWARDS = ("rpo.reward.functions", "reward.remote_url", "reward.model_name_or_path")
 _CHOICES = {
-    "lr_scheduler": (  # of transformers' those that need no more than OpenRLHF gives them
+    "lr_scheduler": (  # transformers' schedulers that need only what OpenRLHF passes
         *("constant", "constant_with_warmup", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt"),
         *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
     ),
     "sync_backend": ("nccl", "gloo"),
 }
-"""Words that OpenRLHF passes on unread, by the last part of their option's name."""
+"""Values that OpenRLHF does not check, by the last part of the option's name."""
 SHIPPED_REWARD = "rpo"  # the value of --reward.remote_url with --rpo.reward.functions
 
 
@@ -150,7 +150,7 @@ def _apply_presets(kind: type[Method], flat: argparse.Namespace, given: set[str]
 
 
 def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
-    """Stand in for --reward.remote_url with a shipped reward: without it, OpenRLHF expects a reward model."""
+    """Set --reward.remote_url for a shipped reward: without it, OpenRLHF expects a reward model."""
     given = [name for name in _REWARDS if getattr(flat, name)]
     need(len(given) < 2, f"{' and '.join(f'--{name}' for name in given)} are sources of one reward: give one")
     if not rpo.reward.functions:
@@ -169,7 +169,7 @@ def _use_shipped_rewards(flat: argparse.Namespace, rpo: RPOConfig) -> None:
 
 
 def _keep_out_wandb_key(flat: argparse.Namespace) -> None:
-    """OpenRLHF needs a value to turn W&B on, and stores it among the options. Raises UsageError for what could be a key."""
+    """Hide the key: OpenRLHF needs a value to turn W&B on, and stores it. Raises UsageError for what could be a key."""
     key = getattr(flat, "logger.wandb.key")
     need(
         len(key or "") <= _LONGEST_WORD,

@@ -58,8 +58,8 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
 
 
 def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], list[Question], str, list[str]]:
-    """Training and held-out questions, a line with their number, and warnings: contradictions, a label that many have,
-    little room for a path.
+    """Training and held-out questions, a line with their number, and warnings: contradictions, a frequent label, little
+    room for a path.
 
     Raises UsageError when there are too few questions, or a prompt is empty or leaves no room for an answer.
     """
@@ -82,7 +82,7 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
 
 
 def _check_best(args: SimpleNamespace, held_out: list[Question]) -> None:
-    """Raises UsageError if no evaluation has the figure of --ckpt.best_metric_key: upstream would never keep a best one."""
+    """Raises UsageError if no evaluation has --ckpt.best_metric_key: upstream would never keep a best checkpoint."""
     key, found = args.ckpt.best_metric_key, {f"eval_{question.datasource}_" for question in held_out}
     common = {"response_length_mean", "truncated_rate"}
     figures = {f"pass{n}" for n in (1, args.eval.n_samples_per_prompt)} | common
@@ -105,7 +105,7 @@ def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Qu
 
 
 def check_wandb() -> str:
-    """W&B's mode. Raises UsageError without a login, for which OpenRLHF would take the option's word as the key."""
+    """W&B's mode. Raises UsageError without a login: OpenRLHF would take the option's word as the key."""
     import wandb  # takes a second
 
     mode = wandb.setup().settings.mode
@@ -161,7 +161,7 @@ def _check_context(args: SimpleNamespace, config: Any) -> None:
 def _check_vocabulary(path: str, tokenizer: Any, config: Any) -> None:
     """Raises UsageError when a token has no row in the embedding.
 
-    Some tokenizers have more added tokens than their model (Gemma 3, 1B): those count that a prompt or answer can hold.
+    Some tokenizers add more tokens than the model has (Gemma 3, 1B): only those usable in a prompt or answer count.
     """
     template, used = str(tokenizer.chat_template), {tokenizer.bos_token_id, tokenizer.eos_token_id}
     added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
@@ -195,7 +195,7 @@ def _check_lengths(args: SimpleNamespace, questions: list[Question], flag: str) 
 
 
 def _contradictions(questions: list[Question], flag: str) -> str | None:
-    """A warning if a question is there with several labels."""
+    """A warning if a question has several labels."""
     first: dict[str, str] = {}
     others = [q for q in questions if first.setdefault(q.prompt, q.label) != q.label]
     if not others:
@@ -230,7 +230,7 @@ def _little_room(args: SimpleNamespace, longest: int) -> str | None:
 
 
 def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
-    """A warning about labels that the math reward cannot parse. Raises UsageError if more than a tenth are such."""
+    """A warning about labels that the math reward cannot parse. Raises UsageError for more than a tenth."""
     if not config.reward.functions or not {"math", "cosine"} & {name.strip() for name in config.reward.functions.split(",")}:
         return None
     bad = unparsable([q.label for q in questions])
@@ -250,7 +250,7 @@ def written_folders(args: SimpleNamespace) -> dict[str, str]:
 
 
 def check_folder(path: str, flag: str) -> None:
-    """Raises UsageError for a folder that is none, or that cannot be made or written. Makes nothing."""
+    """Raises UsageError for a path that is no folder, or cannot be made or written. Makes nothing."""
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{flag} {path}: it is a file; expected a folder, which the run makes if it is missing")
     there = os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""The processes of every model: that they fill their groups, get equal shares, and fit on the devices that they share."""
+"""Checks that the processes of every model fill their groups, get equal shares, and fit on the devices they share."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from openrlhf_rpo.upstream import n_processes, n_replicas
 def check(args: SimpleNamespace, dealt_evenly: bool) -> None:
     """Raises UsageError for what OpenRLHF finds after Ray, or even every engine, has started.
 
-    ``dealt_evenly``: the actor's samples are, whatever their number.
+    ``dealt_evenly``: actors share any number of samples evenly.
     """
     _check_colocation(args)
     _check_places(args, dealt_evenly)
@@ -29,7 +29,7 @@ def check(args: SimpleNamespace, dealt_evenly: bool) -> None:
 def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
     """The processes of a model form rings and tensor parallel groups; those that only run forward get a micro-batch each.
 
-    OpenRLHF cuts the micro-batches into equal parts, rounded up, so that nothing may be left for the last processes.
+    OpenRLHF cuts the micro-batches into equal parts, rounded up, so that the last processes may get none.
     """
     together = args.ds.ring_attn_size * args.ds.tensor_parallel_size
     samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
@@ -68,7 +68,7 @@ def _only_forward(args: SimpleNamespace) -> list[str]:
 
 def _check_batches(args: SimpleNamespace, name: str, dealt_evenly: bool) -> None:
     """All processes of a trained model need equally many micro-batches: the others would wait for one with fewer. DeepSpeed
-    wants the training batch to divide among those of every model."""
+    needs the training batch to divide evenly among each model's."""
     replicas = n_replicas(args, name)
     batch, micro, forward = args.train.batch_size, args.train.micro_batch_size, args.rollout.micro_batch_size
     samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt

@@ -89,7 +89,7 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
 
 
 def _check_history(cache: PathCache, where: str, tag: str, copy: str) -> None:
-    """Raises CacheError when step t of the cache was pruned, or is not the one that checkpoint ``tag`` was written after."""
+    """Raises CacheError if the step of checkpoint ``tag`` was pruned, or is not the one the checkpoint was written after."""
     step = step_of(tag)
     if step < cache.kept_from and step not in cache.kept_steps:
         raise CacheError(
@@ -110,7 +110,7 @@ def _check_history(cache: PathCache, where: str, tag: str, copy: str) -> None:
 
 
 def _measured(cache: PathCache, step: int) -> str:
-    """What the record of a step says, seconds included, so that no other run of it says the same; NaN as any text."""
+    """The record of a step as text, seconds included, so that no other run of it has the same; NaN equals NaN."""
     return repr([(one.step, one.consumed, sorted(one.metrics.items())) for one in cache.records(step - 1)[:1]])
 
 

@@ -124,7 +124,7 @@ def _without_totals(records: list[StepRecord], ours: bool) -> list[StepRecord]:
 
 
 def _translated(records: list[StepRecord]) -> list[StepRecord]:
-    """Plain figures under our names, and cumulated tokens: those of the samples that were trained on."""
+    """Plain figures under our names, and cumulative tokens, those of the samples trained on."""
     total, translated = 0.0, []
     renamed = {name for names in _NAMES.values() for name in names if name.startswith("timing/")}
     for record in records:

@@ -26,7 +26,7 @@ INDEX_TEXT = 300
 
 
 def choose(cache: CacheHistory, limit: int | None) -> tuple[list[str], int]:
-    """The ids to show, sorted, and the number of all; at most ``limit``, those visited last."""
+    """The ids to show (at most ``limit``, the last visited), sorted, and the number of all."""
     ids = cache.questions().keys() | set(cache.question_ids())
     if limit is None or len(ids) <= limit:
         return sorted(ids), len(ids)

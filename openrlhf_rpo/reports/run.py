@@ -13,7 +13,7 @@ from openrlhf_rpo.types import StepRecord
 
 STEP_SECONDS = "timing/step_total"
 TRAINING_FIGURES = ("reward", "actor_grad_norm", "kl")
-"""Figures of the optimizer. Earlier versions logged them to TensorBoard and W&B only."""
+"""Figures of the training side. Earlier versions logged them to TensorBoard and W&B only."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def compares(self) -> bool:
-        """Whether a group teaches by what its samples differ in; True where the options are not known."""
+        """Whether a group learns from how its samples differ; True if the options are unknown."""
         estimator = self.options.get("algo.advantage.estimator")
         return (
             self.options.get("rollout.n_samples_per_prompt") != "1"

@@ -16,8 +16,8 @@ _MISLEADS = 0.02  # a smaller drop in accuracy is noise in most evaluations
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
-    """``runs``: each run's tiles (label, value, detail), sentences and notes; ``against``: those that replay compared with
-    those that do not."""
+    """``runs``: each run's tiles (label, value, detail), sentences and notes; ``against``: runs with replay compared with
+    runs without."""
     return {
         "runs": [
             {"name": run.name, "tiles": _tiles(run), "sentences": _sentences(run), "notes": state_of(run)} for run in runs

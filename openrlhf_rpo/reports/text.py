@@ -67,7 +67,7 @@ def samples_of(folder: Path | None, question_id: str, steps: list[int]) -> dict[
 
 
 def _rows(file: Path, question_id: str | None = None) -> list[dict[str, Any]]:
-    """The samples of a step; none if the run, which goes on and keeps so many files only, has dropped them."""
+    """The samples of a step; none if the run, which keeps a limited number of files, dropped them."""
     try:
         return list(read_samples(file, question_id))
     except ExchangeError:

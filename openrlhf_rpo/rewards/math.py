@@ -3,12 +3,12 @@ r"""Accuracy of a mathematical answer: 1.0 if it equals the label, else 0.0.
 The answer is the content of the last \boxed{...} in the response or, without a box, what follows an anchor such as "the
 final answer is". A number elsewhere in the text does not count, so a truncated response is not rewarded by luck. Answers are
 equal if their text is, or if math-verify (https://github.com/huggingface/Math-Verify) says so: \frac{84}{2} equals 42.
-What it misreads is written anew for it: 12\,345, which it would multiply, and 4.5e33, which has both meanings then, as e may
+What it misreads is rewritten for it: 12\,345, which it would multiply, and 4.5e33, which is then read both ways, as e may
 be Euler's number. It compares six decimals, so two plain numbers must also be within a thousandth of each other.
 
 Degenerate cases: no answer, an empty or unclosed box, or an expression that cannot be parsed or compared in time
 (\boxed{9^{9^{9}}}) gives 0.0. With a label that cannot be parsed only the same text in the box gives 1.0; ``unparsable``
-finds such labels before a run starts. (The reference gives every response 1.0 then.)
+finds such labels before a run starts. (The reference then gives every response 1.0.)
 """
 
 import re
@@ -76,7 +76,7 @@ def last_boxed(text: str) -> str | None:
             depth += 1 if text[i] == "{" else -1
         if depth == 0:
             return text[start:i].strip()
-        escaped = text[i] == "\\" and not escaped  # not behind \\, which ends a line
+        escaped = text[i] == "\\" and not escaped  # not after \\, which ends a line
     return ""
 
 
@@ -107,7 +107,7 @@ def _apart(answer: str, label: str) -> bool:
 
 
 def _number(text: str) -> Decimal | None:
-    """The number that a text is, written plainly; None for anything else."""
+    """The value of a plainly written number; None for any other text."""
     found = _NUMBER.fullmatch(text.strip())
     return found and Decimal(f"{found[1]}{found[2]}e{found[3] or found[4] or 0}")
 

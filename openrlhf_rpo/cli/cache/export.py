@@ -16,7 +16,7 @@ from openrlhf_rpo.tables import suffix_of, write_rows
 def export(args: Namespace, out: Output) -> int:
     """Write every cached path at a step, with its question and text where known. Exit status 1 when the user declines."""
     file = Path(args.file)
-    suffix_of(file)  # before anything is asked
+    suffix_of(file)  # before asking anything
     with open_to_read(args.cache) as cache:
         step = at_step(cache, args.step)
         tokenizer, note = find_tokenizer(cache, args.tokenizer)

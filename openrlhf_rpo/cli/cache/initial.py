@@ -25,7 +25,7 @@ _OWN = {"--rpo.init.mode", "--rpo.init.source"}
 def import_(args: Namespace, out: Output) -> int:
     """Import ``args.source`` for the run that ``args.training`` describes; the run then starts from it in any mode.
 
-    Raises UsageError, or Failed when rewards fail; paths that were imported before that stay.
+    Raises UsageError, or Failed when rewards fail; paths already imported stay.
     """
     from openrlhf_rpo.rollout.scoring import RewardFailures
 
@@ -34,9 +34,9 @@ def import_(args: Namespace, out: Output) -> int:
         raise UsageError(f"{own[0]}: `cache import SOURCE` sets it itself, leave it out")
     upstream.check_version()
     run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])
-    import_source(run)  # that it is not there is said without an option that the user did not give
+    import_source(run)  # if missing, said without naming an option the user did not give
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # for the prints of the checks and of vLLM's import
+        with contextlib.redirect_stdout(sys.stderr):  # the checks and vLLM's import print
             report = _import(run, RPOConfig.from_namespace(run.rpo))
     except RewardFailures as error:
         raise Failed(f"{error}\n  Run the same command again to continue where it stopped") from error

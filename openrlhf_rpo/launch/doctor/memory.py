@@ -19,9 +19,9 @@ _GROUPS = {"reference": "ref", "reward model": "reward", "critic": "critic"}  # 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The model's measures that the sums use; ``hidden`` and ``head_dim`` in units, ``vocabulary`` in tokens.
+    """The model sizes that the sums use; ``hidden`` and ``head_dim`` in units, ``vocabulary`` in tokens.
 
-    ``adapter``: the parameters of a LoRA adapter, which are then the only ones trained, beside ``parameters``.
+    ``adapter``: the parameters of a LoRA adapter, not in ``parameters``; if any, only these are trained.
     """
 
     parameters: int
@@ -92,10 +92,10 @@ def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
 
 
 def beside_terms(shape: ModelShape, others: Mapping[str, int], args: SimpleNamespace) -> list[Term]:
-    """What lies on a policy process's device beside the policy, from the start to the end.
+    """What a policy process's device holds throughout, beside the policy.
 
-    ``others``: parameters of the "reference", "reward model" and "critic" that share it. A critic's gradients and optimizer
-    are in main memory while others work with ``--ds.enable_sleep``.
+    ``others``: parameters of the "reference", "reward model" and "critic" that share it. With ``--ds.enable_sleep`` a
+    critic's gradients and optimizer are in main memory while others work.
     """
     width, stage, terms = weight_bytes(args), args.ds.zero_stage, []
     for name, parameters in others.items():
@@ -113,13 +113,13 @@ def beside_terms(shape: ModelShape, others: Mapping[str, int], args: SimpleNames
 
 
 def while_generating(terms: Iterable[Term], args: SimpleNamespace) -> int:
-    """Bytes of a policy process and what is beside it (``terms``) while engines that share its device are awake."""
+    """Bytes of a policy process and those beside it (``terms``) while the engines on its device are awake."""
     away = {"activations", "logits"} | ({"gradients", "optimizer"} if args.ds.enable_sleep else set())
     return total(term for term in terms if term.name not in away)
 
 
 def logits_term(shape: ModelShape, tokens: int, with_entropy: bool) -> Term:
-    """All logits of ``tokens`` tokens at once, as OpenRLHF 0.11.2 computes with them in torch's own kernels."""
+    """All logits of ``tokens`` tokens at once, as in OpenRLHF 0.11.2 with torch's own kernels."""
     each = 28 if with_entropy else 16
     return Term("logits", f"{tokens:,} tokens x {shape.vocabulary:,} x {each}", tokens * shape.vocabulary * each)
 
@@ -154,12 +154,12 @@ def kv_bytes_per_token(shape: ModelShape, width: int) -> int:
 
 
 def weight_bytes(args: SimpleNamespace) -> int:
-    """Bytes of one weight: 4 on a CPU host, which computes in float32."""
+    """Bytes of one weight: 4 in float32, a CPU's default."""
     return 4 if args.ds.param_dtype == "fp32" else 2
 
 
 def micro_batch_tokens(args: SimpleNamespace) -> int:
-    """Tokens of the largest micro-batch, with every path at its longest and no shared prefix; a process's part of a ring."""
+    """Tokens of the largest micro-batch, with every path at its longest and no shared prefix; per process of a ring."""
     if args.train.dynamic_batch_enable:
         tokens = max(args.train.max_tokens_per_gpu, args.data.max_len)
     else:
@@ -168,8 +168,8 @@ def micro_batch_tokens(args: SimpleNamespace) -> int:
 
 
 def checkpoint_bytes(shape: ModelShape, critic: int, args: SimpleNamespace) -> int:
-    """A checkpoint: weights, frozen ones too, and float32 optimizer states of the policy and of a critic of ``critic``
-    parameters, and the policy's moving average (--train.enable_ema), in float32 too."""
+    """A checkpoint: weights (frozen ones too) and float32 optimizer states of the policy and of a critic of ``critic``
+    parameters, plus the policy's float32 moving average (--train.enable_ema)."""
     average = shape.parameters * 4 if args.train.enable_ema else 0
     return (shape.parameters + shape.adapter + critic) * weight_bytes(args) + (shape.trained + critic) * 12 + average
 

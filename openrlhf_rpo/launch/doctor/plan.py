@@ -1,6 +1,6 @@
-"""What a step of the given command takes on GPUs, as the doctor says it, by the model in ``seconds``.
+"""The seconds that a step of the given command takes on GPUs, for the doctor, by the model in ``seconds``.
 
-No command says how long answers are and how much of them is reused: that is assumed, and said.
+Answer lengths and the share reused are unknown in advance: they are assumed, and said.
 """
 
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from openrlhf_rpo.training.passes import needs_old_log_probs, shares_prefixes
 from openrlhf_rpo.upstream import n_processes
 
 ACCEPTED = 0.65
-"""The chance of a drafted token whose predecessors are accepted."""
+"""The chance of accepting a drafted token after accepted ones."""
 
 
 def a_step(shape: ModelShape, args: SimpleNamespace, config: RPOConfig, prompt: float, gpu: str) -> Finding:
     """Seconds of a step by phase, and of one that generates every answer from its first token. ``prompt``: mean, in tokens;
-    ``gpu``: a name that ``torch.cuda`` gives, or "" without any."""
+    ``gpu``: its name in ``torch.cuda``, or "" without one."""
     known = next((name for name in seconds.GPUS if name in gpu), "H100")
     longest = args.rollout.max_new_tokens or args.data.max_len - round(prompt)
     groups, samples = args.rollout.batch_size, args.rollout.n_samples_per_prompt
@@ -47,8 +47,8 @@ def a_step(shape: ModelShape, args: SimpleNamespace, config: RPOConfig, prompt: 
 
 @dataclass(frozen=True)
 class _Training:
-    """How often a batch is run forward, and trained on, with how many optimizer steps; whether groups share their prefix,
-    and whether the next batch is rolled out meanwhile. A critic and a reward model count as being of the policy's size."""
+    """Passes over a batch before and in training, and their optimizer steps; whether groups share their prefix, and whether
+    the next batch is rolled out meanwhile. A critic and a reward model count as large as the policy."""
 
     forwards: int
     passes: int
@@ -80,7 +80,7 @@ def _machine(shape: ModelShape, args: SimpleNamespace, gpu: str, length: float) 
 
 
 def _work(method: Method, lengths: np.ndarray, prompt: float) -> Work:
-    """As the method's options say; a method that replays no paths as the shipped ones do counts as one that replays none."""
+    """The work of a step under the method's options; a method that does not override ``paths`` replays none."""
     if type(method).paths is Method.paths:
         return seconds.bare(lengths, prompt)
     share = method.replay_share or 1.0  # 0: all, in the order of the data

@@ -1,9 +1,9 @@
-"""A model of a step's seconds, from what every sample reads, generates and trains on, and from rates of the hardware.
+"""A model of a step's seconds, from what every sample reads, generates and trains on, and from hardware rates.
 
-An engine's pass gives every running sequence one token. It costs a time of its own (``Rates.a_pass``: launching kernels,
-reading the weights), and a part for each running sequence and for each token that stands behind it (keys and values). So a
-rollout takes as long as its longest samples, and a tail of few samples costs nearly as much as a full batch. With drafts a
-pass checks several tokens of each sequence and gives it those that are accepted, and one.
+An engine's pass gives every running sequence one token. It takes a fixed time (``Rates.a_pass``: launching kernels,
+reading the weights), plus some for each running sequence and for each token of its context (keys and values). So a rollout
+takes as long as its longest samples, and a tail of few samples costs nearly as much as a full batch. With drafts, a pass
+checks several tokens of each sequence and gives it those that are accepted, plus one.
 
 Rates of GPUs are computed from published figures:
 
@@ -12,11 +12,11 @@ Rates of GPUs are computed from published figures:
   scripts/train/benchmarking/README.md, H100 80GB BF16, 1B to 7B at 4,096 tokens on 8 GPUs: MFU 0.40 to 0.42, HFU 0.54;
 - the share of memory bandwidth that decoding uses (0.65): TensorRT-LLM 1.0, performance overview, Llama 3.1 8B on an H100:
   22,714 tokens/s at 128/2048 and 14,325 at 128/4096, which is 0.57 and 0.69;
-- 2.5 ms a pass beside that: Qwen2.5's speed benchmark, vLLM 0.6.3 on an A100, one sequence: 311.55 tokens/s at 0.5B, 183.33
+- 2.5 ms more a pass: Qwen2.5's speed benchmark, vLLM 0.6.3 on an A100, one sequence: 311.55 tokens/s at 0.5B, 183.33
   at 1.5B; with 0.65 of the bandwidth this model says 307 and 207.
 
-They are those of well-tuned programs, so a first run will be slower. What this model says of a step that others published is
-in the report of ``make bench NAME=plan``, with runs on a CPU whose rates were measured.
+They are those of well-tuned programs, so a first run will be slower. ``make bench NAME=plan`` reports what this model says
+of published steps, and of runs on a CPU whose rates were measured.
 """
 
 import math
@@ -35,7 +35,7 @@ GPUS = {  # name -> floating point operations and bytes a second, bytes of memor
 }
 MFU, FORWARD, BANDWIDTH, PASS = 0.40, 0.54, 0.65, 2.5e-3
 SEQUENCES = 1024
-"""At a time, vLLM's default for offline work on such GPUs."""
+"""Sequences at once: vLLM's offline default on such GPUs."""
 SYNC = 25e9
 """Bytes a second from the trainer to the engines: half of a 400 Gb/s network. An assumption."""
 SLEEP = 2.0
@@ -48,11 +48,11 @@ IMBALANCE = 1.1
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds that things take.
+    """Rates in seconds.
 
-    Of an engine: a pass, a sequence in it, a token behind a sequence in it, a drafted token in it, a token that is read. Of
-    a training process: a token's forward pass, its forward and backward pass, an optimizer step (``update``). Of a step,
-    whatever it does: a rollout's ``start``, and the ``rest``. Of the ``driver``: a token.
+    An engine's: per pass and, in it, per sequence, token of context (``behind``) and drafted token; per token read. A
+    training process's: a token's forward pass, its forward and backward pass, an optimizer step (``update``). Of every
+    step: a rollout's ``start``, and the ``rest``. The ``driver``'s: per token.
     """
 
     a_pass: float = 0.0
@@ -70,12 +70,12 @@ class Rates:
 
 @dataclass(frozen=True)
 class Work:
-    """The samples of a step: tokens, each array [groups, samples].
+    """The samples of a step in tokens, each array [groups, samples].
 
     ``scored``: of stored paths that the engines read to verify them; ``prefix``: kept; ``new``: generated; ``prompt``: of
-    every question. ``common``: the samples of a group have one prefix. ``trained``: what a training pass runs, where it is
-    known; else the prompt, and a common prefix, are counted once in a group. ``read``: engines read what they have
-    generated, as for ``--rpo.method verify`` in half precision.
+    every question. ``common``: a group's samples share one prefix. ``trained``: tokens of a training pass, if known; else
+    the prompt and a common prefix count once per group. ``read``: engines also read what they generated, as for
+    ``--rpo.method verify`` in half precision.
     """
 
     prompt: float
@@ -89,8 +89,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Drafts:
-    """``tokens`` are checked for every sequence in a pass, and ``accepted`` of them are right. ``auto``: only in passes that
-    they make faster for each token."""
+    """A pass checks ``tokens`` of every sequence, and ``accepted`` of them are right. ``auto``: only in passes that drafts
+    make faster per token."""
 
     tokens: float
     accepted: float
@@ -99,8 +99,8 @@ class Drafts:
 
 @dataclass(frozen=True)
 class Cluster:
-    """``engines``, each of which runs at most ``sequences`` at a time; ``ranks`` that train, of which the slowest has
-    ``imbalance`` times the mean."""
+    """``engines`` that each run at most ``sequences`` at a time; ``ranks`` that train, the slowest on ``imbalance`` times
+    the mean."""
 
     engines: int
     ranks: int
@@ -117,7 +117,7 @@ def phases(
     passes: int = 1,
     updates: int = 1,
 ) -> dict[str, float]:
-    """Seconds of a step by phase, as ``timing/`` names them; "rest" is what no phase of work is.
+    """Seconds of a step by phase, as ``timing/`` names them; "rest" is everything else.
 
     ``forwards``: passes over the batch before training (old log-probs, models that only score); ``passes``: over it in
     training, with ``updates`` optimizer steps in all.
@@ -137,7 +137,7 @@ def phases(
 
 
 def _generating(work: Work, rates: Rates, cluster: Cluster, drafts: Drafts | None, engine: int) -> float:
-    """Seconds in which an engine generates the groups that it is dealt."""
+    """Seconds that an engine takes to generate its groups."""
     prefix, new = work.prefix[engine :: cluster.engines], work.new[engine :: cluster.engines]
     if not new.size:
         return 0.0
@@ -156,7 +156,7 @@ def _generating(work: Work, rates: Rates, cluster: Cluster, drafts: Drafts | Non
 
 
 def of_gpus(shape: ModelShape, gpu: str, per_engine: int, length: float, sleeps: bool, ranks: int) -> Rates:
-    """The rates of engines of ``per_engine`` GPUs and of a GPU that trains, in 16 bits. ``length``: mean of a sequence."""
+    """The 16-bit rates of engines of ``per_engine`` GPUs and of a GPU that trains. ``length``: a sequence's mean."""
     flops, bytes_a_second, _ = GPUS[gpu]
     reading = bytes_a_second * BANDWIDTH * per_engine
     # Attention: two products of 2 x hidden operations, with half of the tokens on average.
@@ -179,18 +179,18 @@ def of_gpus(shape: ModelShape, gpu: str, per_engine: int, length: float, sleeps:
 
 
 def sequences(shape: ModelShape, memory: float, length: float) -> int:
-    """How many sequences of ``length`` tokens have room for keys and values in ``memory`` bytes beside the weights; at most
-    vLLM's own limit, at least 1."""
+    """How many sequences of ``length`` tokens fit (keys and values) in ``memory`` bytes beside the weights; at most vLLM's
+    own limit, at least 1."""
     room = memory - 2 * shape.parameters
     return max(1, min(SEQUENCES, int(room / (kv_bytes_per_token(shape, 2) * length))))
 
 
-# ── What a method makes of a step ──
+# ── The work of a step by method ──
 
 TAIL = 0.8
-"""The spread of the logarithm of lengths: the longest of 512 answers has ten times the median."""
+"""The spread of the logarithm of lengths: the longest of 512 answers is ten times the median."""
 MEAN_SHARE = 0.4
-"""Mean length of an answer as a share of the longest that is allowed, where nothing else is known."""
+"""Mean length of an answer as a share of the longest allowed, if nothing else is known."""
 KEPT = 0.6
 """Share of a stored path that verification keeps on average (SPEC-RL, 2509.23232, reports 2 to 3 times fewer tokens)."""
 
@@ -208,9 +208,9 @@ def bare(lengths: np.ndarray, prompt: float) -> Work:
 
 
 def continued(lengths: np.ndarray, prompt: float, share: float, ratio: float, seed: int = 1) -> Work:
-    """``share`` of the groups go on from a stored path without at most ``ratio`` of it: ``--rpo.method rpo``, ``ratio:R``.
+    """``share`` of the groups continue a stored path, cut by at most ``ratio`` of it: ``--rpo.method rpo``, ``ratio:R``.
 
-    What a sample generates in place of the cut tokens is as long as they, times the ratio of its answer to the path.
+    A sample generates as many tokens as were cut, times the ratio of its answer's length to the path's.
     """
     draw = np.random.default_rng(seed)
     stored = lengths[:, :1]
@@ -222,7 +222,7 @@ def continued(lengths: np.ndarray, prompt: float, share: float, ratio: float, se
 
 
 def verified(lengths: np.ndarray, prompt: float, share: float, kept: float = KEPT, seed: int = 1) -> Work:
-    """``share`` of the groups keep of every stored path what the policy accepts, token by token, ``kept`` of it on average:
+    """``share`` of the groups keep what the policy accepts of every stored path, token by token, ``kept`` of it on average:
     ``--rpo.method verify`` in half precision."""
     draw = np.random.default_rng(seed)
     replayed = (draw.permutation(len(lengths)) < share * len(lengths))[:, None]
@@ -232,7 +232,7 @@ def verified(lengths: np.ndarray, prompt: float, share: float, kept: float = KEP
 
 
 def _rejections(kept: float) -> float:
-    """Expected rejections in a whole path, if the first one stands behind ``kept`` of it on average: (1 - exp(-x)) / x."""
+    """Expected rejections in a whole path, if the first comes after ``kept`` of it on average: (1 - exp(-x)) / x."""
     low, high = 1e-6, 1e6
     for _ in range(100):
         middle = math.sqrt(low * high)

@@ -92,7 +92,7 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
 
 
 def drafts(n_tokens: int, device: str) -> Finding:
-    """What the engines do behind drafts, which no GPU has run yet."""
+    """How engines sample with drafts, which no GPU has run yet."""
     said = (
         f"up to {n_tokens} tokens, on vLLM's model runner V1, with samplers of ours: on a CPU, vLLM's own draw from a wrong "
         "distribution behind drafts (issue 55005)"
@@ -103,7 +103,7 @@ def drafts(n_tokens: int, device: str) -> Finding:
 
 
 def model_shape(args: SimpleNamespace) -> memory.ModelShape:
-    """The model's measures, from its configuration, without reading weights. Raises UsageError."""
+    """The model's sizes, from its configuration, without reading weights. Raises UsageError."""
     from transformers import AutoModelForCausalLM
 
     return memory.shape_of(*_measures(args, "actor", AutoModelForCausalLM))
@@ -115,7 +115,7 @@ def critic_parameters(args: SimpleNamespace) -> int:
 
     if not args.critic.model_name_or_path:
         return 0
-    config, parameters, _ = _measures(args, "critic", AutoModel)  # an adapter's are few beside them
+    config, parameters, _ = _measures(args, "critic", AutoModel)  # an adapter adds few
     return parameters + int(config.hidden_size)
 
 
@@ -184,7 +184,7 @@ def _to_train(terms: Sequence[memory.Term], args: SimpleNamespace, have: int, ke
 
 
 def _to_generate(terms: Sequence[memory.Term], args: SimpleNamespace, have: int, awake: int, stays: int) -> Finding:
-    """``awake``: bytes that an engine takes of a GPU, 0 without one; ``stays``: bytes of training beside it."""
+    """``awake``: bytes of a GPU that an engine takes, 0 without one; ``stays``: bytes of training beside it."""
     weights, path = terms
     needed, room = f"for each engine device:\n{memory.written(terms)}", awake - weights.bytes
     if room > 0:
@@ -371,7 +371,7 @@ def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any
         check_steps(args, 0, tag)
         return f"{where} does not exist yet: the run starts at step 0"
     with PathCache.open_to_read(url) as cache:
-        # A cache in which nothing was sampled is taken over by this command, whatever its options.
+        # This command takes over a cache in which nothing was sampled, whatever its options.
         its, options = ({}, {}) if cache.holds_nothing else (cache.fingerprints, translated(cache.options))
         mine = fingerprints(args, questions, tokenizer)
         other = [name for name, value in mine.items() if its.get(name, value) != value]
