@@ -10,6 +10,9 @@ from sqlalchemy.exc import DBAPIError
 
 from openrlhf_rpo.cache.errors import CacheError, CacheLocked, CacheUnwritable
 
+_ALIVE = {"keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 6}
+"""Seconds, seconds, tries. Networks drop connections that are silent for minutes, as in a long step, and so the lock."""
+
 # The advisory lock's key, one per schema. The server releases the lock when the connection ends.
 _KEY = "hashtext('openrlhf_rpo path cache ' || current_schema())"
 _HOLDER = text(
@@ -26,7 +29,8 @@ def postgres_engine(url: URL, read_only: bool = False) -> Engine:
     """
     name = f"process {os.getpid()} on {socket.gethostname()}"
     try:
-        engine = create_engine(url, isolation_level="REPEATABLE READ", connect_args={"application_name": name[:63]})
+        options = {"application_name": name[:63], **_ALIVE}
+        engine = create_engine(url, isolation_level="REPEATABLE READ", connect_args=options)
     except ModuleNotFoundError as error:
         raise CacheError(
             f"--rpo.cache.url: no driver for {url.drivername} ({error}): pip install 'psycopg[binary]'."

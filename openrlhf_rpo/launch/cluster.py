@@ -238,6 +238,14 @@ def adapt_options(args: SimpleNamespace, device: str) -> None:
             "--ds.adam_offload: DeepSpeed compiles this optimizer with nvcc, which is not on this host: install the CUDA "
             "toolkit, or leave the option out"
         )
+    if device == "cuda" and args.ds.enable_sleep and args.ds.zero_stage == 3 and not args.ds.adam_offload:
+        muon = "muon" in (args.actor.optim, args.critic.optim)
+        if muon or not has_nvcc():
+            other = "muon" if muon else "torch's, without nvcc to compile that one"
+            raise UsageError(
+                "--ds.enable_sleep with --ds.zero_stage 3: DeepSpeed can move only the states of its own Adam, and this run "
+                f"has {other}: use --ds.zero_stage 2, or leave --ds.enable_sleep out"
+            )
     if args.algo.advantage.is_correction_level == "auto":  # plain OpenRLHF keeps its own default
         rounds = args.ds.param_dtype != FLOAT32 and args.rpo.enable
         # Upstream's gspo (models/loss.py) then takes its ratio to the engine's log-probs, and rounding alone clips samples.

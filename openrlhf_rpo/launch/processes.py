@@ -60,6 +60,11 @@ def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
                 f"dealt {-(-batches // processes)} at a time: each process needs one. Lower --{name}.num_gpus_per_node or "
                 "--rollout.micro_batch_size",
             )
+            need(
+                args.ds.zero_stage < 3 or batches % processes == 0,
+                f"{where}, and a step's {samples} samples make {batches} batches of --rollout.micro_batch_size {micro}: at "
+                "--ds.zero_stage 3 each process needs equally many, or the others wait for one with fewer",
+            )
 
 
 def _only_forward(args: SimpleNamespace) -> list[str]:

@@ -6,6 +6,7 @@ in every idle worker would slow each start by seconds.
 """
 
 import contextlib
+import os
 import random
 import socket
 from typing import Any
@@ -49,7 +50,7 @@ def has_nvcc() -> bool:
     """Whether torch and DeepSpeed find CUDA's compiler on this host. Imports torch."""
     from torch.utils.cpp_extension import CUDA_HOME
 
-    return CUDA_HOME is not None
+    return CUDA_HOME is not None and os.path.isfile(os.path.join(CUDA_HOME, "bin", "nvcc"))  # images that only run have none
 
 
 class _CpuDevice(str):

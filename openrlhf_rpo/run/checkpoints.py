@@ -1,7 +1,7 @@
 """The checkpoints of a run, which appear only when complete.
 
 A run killed while OpenRLHF writes a checkpoint may find none, or half of one. Here the training actors write to
-``<ckpt.path>/incoming`` (``training.resumable``), and ``publish`` moves what is complete into place::
+``<ckpt.path>/incoming/<tag>`` (``training.resumable``), and ``publish`` moves what is complete into place::
 
     <ckpt.path>/_actor/latest                 the tag to resume from
     <ckpt.path>/_actor/global_step<t>/        DeepSpeed's files, metric.json and rpo_cache.db
@@ -91,6 +91,7 @@ class Checkpoints:
         """Begin to write here, and remove a former run's unfinished checkpoint. A run still alive here, with another cache,
         can publish nothing from now on."""
         _write(self.path / "writer", self._own)
+        self.staging.mkdir(exist_ok=True)
         self._clear_staging()
 
     def _need_own(self) -> None:
@@ -102,7 +103,10 @@ class Checkpoints:
             )
 
     def _clear_staging(self) -> None:
-        shutil.rmtree(self.staging, ignore_errors=True)
+        """The folder itself stays: on NFS a name that is gone, or was not there when a node looked, may seem so to that node
+        for a minute after another one has made it."""
+        for left in self.staging.glob("*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     @contextmanager
     def staging_cleared_on_error(self) -> Iterator[None]:
@@ -118,11 +122,11 @@ class Checkpoints:
         return "_actor" in self._staged(tag) or self._staged_model(tag).is_dir()
 
     def _staged(self, tag: str) -> list[str]:
-        return [group for group in _GROUPS if (self.staging / group / tag).is_dir()]
+        return [group for group in _GROUPS if (self.staging / tag / group / tag).is_dir()]
 
     def _staged_model(self, tag: str) -> Path:
         """With --ckpt.save_hf."""
-        return self.staging / f"{tag}_hf"
+        return self.staging / tag / f"{tag}_hf"
 
     def publish(self, tag: str, copy_cache: Callable[[str], None]) -> None:
         """Complete the staged checkpoint ``tag`` with a copy of the cache, move it into place, name it in ``latest``, and
@@ -131,11 +135,11 @@ class Checkpoints:
         with self.staging_cleared_on_error():
             staged, model = self._staged(tag), self._staged_model(tag)
             if "_actor" in staged:
-                copy_cache(str(self.staging / "_actor" / tag / CACHE_FILE))
-            for file in self.staging.rglob("*"):
+                copy_cache(str(self.staging / tag / "_actor" / tag / CACHE_FILE))
+            for file in (self.staging / tag).rglob("*"):
                 sync(file)
             for group in staged:
-                _move(self.staging / group / tag, self.path / group / tag)
+                _move(self.staging / tag / group / tag, self.path / group / tag)
             for group in staged:
                 _write(self.path / group / "latest", tag)
             if model.is_dir():

@@ -29,14 +29,28 @@ def seed_round(seed: int, optimizer_steps: int) -> None:
 
 
 @contextmanager
-def staged(args: Any) -> Iterator[None]:
-    """While inside, upstream writes to ``Checkpoints.staging`` instead of ``--ckpt.path``."""
+def staged(args: Any, tag: str) -> Iterator[None]:
+    """While inside, upstream writes below ``Checkpoints.staging`` instead of ``--ckpt.path``, into a folder for this tag."""
     path = args.ckpt.path
-    args.ckpt.path = os.path.join(path, STAGING)
+    args.ckpt.path = os.path.join(path, STAGING, tag)
     try:
         yield
     finally:
         args.ckpt.path = path
+
+
+@contextmanager
+def without_buffers(engine: Any) -> Iterator[None]:
+    """While inside, a DeepSpeed ``engine``'s optimizer states are without the buffers to which sleeping (--ds.enable_sleep,
+    ZeRO stage 3) moves them. Loaded from a checkpoint, these would be on the GPU, and the states would never leave it."""
+    states = getattr(engine.optimizer, "optimizer", engine.optimizer).state.values()
+    buffers = [(state, key) for state in states for key in state if key.endswith("_offload_buffer")]
+    kept = [(state, key, state.pop(key)) for state, key in buffers]
+    try:
+        yield
+    finally:
+        for state, key, buffer in kept:
+            state[key] = buffer
 
 
 class _SeesFiles:
@@ -65,8 +79,8 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
         """Write to the staging folder, with the moving average (--train.enable_ema) that upstream leaves out."""
         need_finite_weights(self.actor)
-        with staged(self.strategy.args):
-            with self._exported():
+        with staged(self.strategy.args, tag):
+            with self._exported() if self.save_hf_ckpt else nullcontext(), without_buffers(self.actor.model):
                 super().save_checkpoint(tag, *args, **kwargs)
             if self.ema_model is not None and not self.disable_ds_ckpt and self.strategy.is_rank_0():
                 save_ema(self.ema_model, _ema_file(self.strategy.args, tag))
@@ -92,10 +106,10 @@ class _RPOCriticActor(_SeesFiles, CriticModelActor):
         seed_round(self.strategy.seed, self.critic.global_steps)
         return super().fit()
 
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+    def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
         need_finite_weights(self.critic)
-        with staged(self.strategy.args):
-            super().save_checkpoint(*args, **kwargs)
+        with staged(self.strategy.args, tag), without_buffers(self.critic):
+            super().save_checkpoint(tag, *args, **kwargs)
 
 
 def need_finite_weights(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""What breaks under a run: it ends within a minute, says what died and how to go on, and nothing committed is lost."""
+"""A run in which something breaks ends within a minute, says what died and how to resume, and loses nothing committed."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_checkpoint(tmp_path, finis
     full = run_training(tmp_path, 3, **same_options)
     said = full.output[full.output.rindex("error: ") :]
     assert full.status == 1
-    assert not (tmp_path / "checkpoints" / STAGING).exists()  # what was half written gives its space back
+    assert not list((tmp_path / "checkpoints" / STAGING).iterdir())  # what was half written gives its space back
     assert said.startswith("error: the disk is full")
     assert "checkpoint: best_global_step3" in said or "checkpoint: global_step2" in said
     left, whole = (run.folder / "checkpoints" / "_actor" for run in (full, finished_run))

@@ -8,10 +8,11 @@ import time
 import uuid
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.cache.errors import CacheError, CacheLocked, CacheUnwritable
+from openrlhf_rpo.cache.postgres import postgres_engine
 
 
 @pytest.fixture
@@ -47,6 +48,14 @@ def test_two_schemas_of_one_database_are_two_caches(url, postgres_url) -> None:
     with PathCache.open(url, {}) as one, PathCache.open(postgres_url(), {}) as other:
         one.mark_initialised()
         assert (one.initialised, other.initialised) == (True, False)
+
+
+def test_connections_stay_alive_through_a_long_step(url) -> None:
+    engine = postgres_engine(make_url(url))
+    with engine.connect() as connection:
+        asked = connection.connection.driver_connection.info.get_parameters()
+    engine.dispose()
+    assert (asked["keepalives_idle"], asked["keepalives_interval"], asked["keepalives_count"]) == ("60", "10", "6")
 
 
 def test_a_writer_whose_connections_the_server_ended_stops_with_what_was_committed(cache, commit, url, reopen) -> None:

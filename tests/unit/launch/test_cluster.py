@@ -16,6 +16,7 @@ from openrlhf_rpo.cli import train_rpo_ray
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch import cluster, options, preflight, processes
 from openrlhf_rpo.launch.cluster import adapt_options, check_resources, required_devices, start_patiently
+from openrlhf_rpo.platform.cpu import has_nvcc
 
 platform.prepare()  # before OpenRLHF is imported
 cli = importlib.import_module("openrlhf.cli.train_ppo_ray")
@@ -323,6 +324,28 @@ def test_an_optimizer_that_nvcc_compiles_is_refused_without_it(parse, monkeypatc
         adapt_options(parse(ds__adam_offload=True), "cuda")
     monkeypatch.setattr(cluster, "has_nvcc", lambda: True)
     adapt_options(parse(ds__adam_offload=True), "cuda")
+
+
+def test_sleep_at_zero_stage_3_needs_deepspeeds_own_adam(parse, monkeypatch):
+    asleep = {"ds__enable_sleep": True, "ds__zero_stage": 3}
+    monkeypatch.setattr(cluster, "has_nvcc", lambda: False)
+    with pytest.raises(UsageError, match="--ds.zero_stage 3: .* this run has torch's, without nvcc"):
+        adapt_options(parse(**asleep), "cuda")
+    adapt_options(parse(ds__enable_sleep=True, ds__zero_stage=2), "cuda")
+    monkeypatch.setattr(cluster, "has_nvcc", lambda: True)
+    adapt_options(parse(**asleep), "cuda")
+    with pytest.raises(UsageError, match="this run has muon"):
+        adapt_options(parse(**asleep, actor__optim="muon"), "cuda")
+
+
+def test_a_compiler_that_only_images_for_running_name_is_none(monkeypatch, tmp_path):
+    from torch.utils import cpp_extension
+
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
+    assert not has_nvcc()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch()
+    assert has_nvcc()
 
 
 def test_a_cpu_computes_in_float32(parse):

@@ -86,6 +86,16 @@ def test_no_process_that_runs_forward_is_left_without_a_batch(parse):
     parse(**shape, ref__num_gpus_per_node=2)
 
 
+def test_at_zero_stage_3_processes_that_run_forward_have_equally_many_batches(parse):
+    """48 samples in batches of 3 for 3 processes: 6, 6 and 4. Every forward pass gathers the weights from all of them."""
+    shape = {"algo__kl__init_coef": 0.01, "rollout__batch_size": 12, "rollout__micro_batch_size": 3}
+    shape |= {"train__batch_size": 48, "train__micro_batch_size": 1, "ref__num_gpus_per_node": 3}
+    parse(**shape, ds__zero_stage=2)
+    with pytest.raises(UsageError, match="at --ds.zero_stage 3 each process needs equally many"):
+        parse(**shape, ds__zero_stage=3)
+    parse(**shape | {"ref__num_gpus_per_node": 4}, ds__zero_stage=3)
+
+
 def test_with_dynamic_micro_batches_the_processes_that_run_forward_divide_the_actors(parse):
     four = {"train__dynamic_batch_enable": True, "algo__kl__init_coef": 0.01, "actor__num_gpus_per_node": 4}
     for processes in (3, 8):

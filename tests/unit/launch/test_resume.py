@@ -291,7 +291,7 @@ def test_a_damaged_cache_is_refused_with_the_copy_that_takes_its_place(begun, ru
 @pytest.mark.parametrize("again", [{"ckpt__load_enable": True}, {}])
 def test_the_same_command_again_leaves_the_checkpoint_that_a_run_is_writing(begun, run, again):
     args = begun(0)
-    staged = Path(args.ckpt.path, STAGING, "_actor", "global_step2", "weights.pt")
+    staged = Path(args.ckpt.path, STAGING, "global_step2", "_actor", "global_step2", "weights.pt")
     staged.parent.mkdir(parents=True)
     staged.write_text("w")
     with PathCache.open(cache_url(args)), pytest.raises(CacheLocked, match="is in use by process"):

@@ -19,7 +19,7 @@ BOTH = ("_actor", "_critic")
 def stage(path: Path, tag: str, metric=None, groups=("_actor",)) -> None:
     """Write what the training actors write: DeepSpeed's files, its own ``latest``, and OpenRLHF's metric."""
     for group in groups:
-        folder = path / STAGING / group / tag
+        folder = path / STAGING / tag / group / tag
         folder.mkdir(parents=True)
         (folder / "weights.pt").write_text(tag)
         (folder / "metric.json").write_text(json.dumps({"metric_key": "pass1", "metric_value": metric}))
@@ -49,7 +49,7 @@ def test_a_published_checkpoint_has_the_cache_beside_it_and_is_the_latest(make, 
     publish(make(), "global_step2", groups=("_actor", "_critic"))
     assert (tmp_path / "_actor" / "global_step2" / CACHE_FILE).read_text() == "cache"
     assert (tmp_path / "_actor" / "latest").read_text() == (tmp_path / "_critic" / "latest").read_text() == "global_step2"
-    assert not (tmp_path / STAGING).exists()
+    assert not list((tmp_path / STAGING).glob("*"))
 
 
 @pytest.mark.parametrize("groups", [(), ("_critic",)])
@@ -57,7 +57,7 @@ def test_a_checkpoint_is_staged_when_the_actor_s_part_is_or_a_model(make, tmp_pa
     stage(tmp_path, "global_step1", groups=("_actor", "_critic"))
     stage(tmp_path, "global_step2", groups=groups)
     assert make().is_staged("global_step1") and not make().is_staged("global_step2")
-    (tmp_path / STAGING / "global_step2_hf").mkdir()
+    (tmp_path / STAGING / "global_step2" / "global_step2_hf").mkdir(parents=True)
     assert make().is_staged("global_step2")
 
 
@@ -109,7 +109,7 @@ def test_wherever_publishing_is_killed_a_complete_checkpoint_is_found(make, tmp_
         assert (tmp_path / group / "latest").read_text() == tag
         assert (tmp_path / group / tag / "weights.pt").read_text() == tag
     assert (tmp_path / "_actor" / tag / CACHE_FILE).read_text() == "cache"
-    assert not (tmp_path / STAGING).exists()
+    assert not list((tmp_path / STAGING).glob("*"))
 
 
 @pytest.mark.parametrize("stop_at", range(1, 10))
@@ -130,7 +130,7 @@ def test_a_run_publishes_nothing_once_another_has_begun_in_its_folder(make, tmp_
     publish(former, "global_step2")
     stage(tmp_path, "global_step4")
     later.claim()
-    assert not (tmp_path / STAGING).exists()
+    assert not list((tmp_path / STAGING).glob("*"))
     with pytest.raises(Failed, match=f"another run has begun in --ckpt.path {tmp_path}, and this one ends"):
         former.publish("global_step4", copy_cache)
     publish(later, "global_step3")
@@ -243,7 +243,7 @@ def test_a_model_in_its_own_format_is_published_too(make, tmp_path):
     checkpoints = make()
     checkpoints.claim()
     stage(tmp_path, "global_step2")
-    (tmp_path / STAGING / "global_step2_hf").mkdir()
+    (tmp_path / STAGING / "global_step2" / "global_step2_hf").mkdir(parents=True)
     checkpoints.publish("global_step2", copy_cache)
     assert (tmp_path / "global_step2_hf").is_dir()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import threading
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ def checkpoints(tmp_path):
 
 
 def stage(checkpoints, tag):
-    folder = checkpoints.path / STAGING / "_actor" / tag
+    folder = checkpoints.path / STAGING / tag / "_actor" / tag
     folder.mkdir(parents=True)
     (folder / "weights.pt").write_text(tag)
     (folder / "metric.json").write_text(json.dumps({"metric_value": None}))
@@ -50,6 +51,28 @@ def held(monkeypatch):
     go, publish = threading.Event(), Checkpoints.publish
     monkeypatch.setattr(Checkpoints, "publish", lambda *args: go.wait(30) and publish(*args))
     return go
+
+
+def test_no_name_is_looked_up_before_another_node_makes_it(cache, checkpoints, monkeypatch):
+    """An NFS client may believe for a minute that a name is still absent."""
+    absent, is_dir = set(), pathlib.Path.is_dir
+
+    def believed(path):
+        names = {path, *path.parents}
+        if not absent & names and not is_dir(path):
+            absent.update(name for name in names if not name.exists())
+        return not absent & names
+
+    monkeypatch.setattr(pathlib.Path, "is_dir", believed)
+    checkpoints.claim()
+    with Publisher(checkpoints, cache, None) as publisher:
+        for step in (1, 2):
+            commit(cache, step)
+            assert not publisher.begin(f"best_global_step{step}")  # an evaluation that was not the best
+            stage(checkpoints, f"global_step{step}")
+            assert publisher.begin(f"global_step{step}")
+            publisher.wait()
+    assert absent and step_in(checkpoints, "global_step2") == 2
 
 
 def test_steps_go_on_meanwhile_and_the_copy_is_of_the_checkpoint_s_step(cache, checkpoints, held, capsys):
@@ -102,7 +125,7 @@ def test_what_fails_meanwhile_ends_the_run_with_its_own_message_and_leaves_nothi
     with pytest.raises(CacheUnwritable, match="No space left"):
         publisher.wait()
     monkeypatch.undo()
-    assert checkpoints.latest() is None and not checkpoints.staging.exists()
+    assert checkpoints.latest() is None and not list(checkpoints.staging.glob("*"))
     publisher.wait()  # it was said
     commit(cache, 1)  # nothing is held
 

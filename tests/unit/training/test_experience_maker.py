@@ -225,9 +225,13 @@ def test_upstreams_own_penalties_are_there_again_afterwards():
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_returns_are_upstreams(gamma):
-    args = training_args()
-    rewards, mask = torch.randn(3, 50, generator=torch.Generator().manual_seed(1)), torch.ones(3, 50)
+def test_returns_and_advantages_are_upstreams_to_the_last_bit(gamma):
+    ours, theirs = (make(maker, training_args()) for maker in (RPOExperienceMaker, RemoteExperienceMaker))
+    values, rewards = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(3, 50)
     mask[0, :7] = mask[1, 30:] = 0
-    theirs = make(RemoteExperienceMaker, args).get_cumulative_returns(rewards, mask, gamma)
-    assert torch.equal(make(RPOExperienceMaker, args).get_cumulative_returns(rewards, mask, gamma), theirs)
+    asked = rewards, mask, gamma
+    assert torch.equal(ours.get_cumulative_returns(*asked), theirs.get_cumulative_returns(*asked))
+    for lambd in (1.0, 0.95):
+        found, expected = (maker.get_advantages_and_returns(values, *asked, lambd) for maker in (ours, theirs))
+        assert all(map(torch.equal, found, expected))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from deepspeed.runtime.zero.offload_states import offload_adam_states
 
 from openrlhf_rpo import upstream
 from openrlhf_rpo.errors import Failed
@@ -17,6 +18,7 @@ from openrlhf_rpo.training.resumable import (
     RPOPolicyActor,
     need_finite_weights,
     staged,
+    without_buffers,
 )
 
 
@@ -62,8 +64,8 @@ def test_the_critic_draws_by_its_own_steps(monkeypatch):
 
 def test_checkpoints_are_written_aside_and_the_path_comes_back_after_an_error(tmp_path):
     args = SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path)))
-    with pytest.raises(OSError), staged(args):
-        assert args.ckpt.path == str(Checkpoints(str(tmp_path), 1, 1.0).staging)
+    with pytest.raises(OSError), staged(args, "global_step2"):
+        assert args.ckpt.path == str(Checkpoints(str(tmp_path), 1, 1.0).staging / "global_step2")
         raise OSError
     assert args.ckpt.path == str(tmp_path)
 
@@ -77,13 +79,51 @@ def test_both_training_actors_write_their_checkpoints_aside(monkeypatch, tmp_pat
         monkeypatch.setattr(base, "save_checkpoint", save)
         actor = object.__new__(upstream.unwrap(ray_class))
         actor.strategy = SimpleNamespace(args=SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path))))
-        actor.ema_model = None
+        actor.ema_model, actor.save_hf_ckpt = None, False
         actor.actor = actor.critic = model = torch.nn.Linear(1, 1)
+        model.optimizer = SimpleNamespace(state={})
+        model.model = SimpleNamespace(optimizer=model.optimizer)
         actor.save_checkpoint("global_step2", metric_value=None)
         torch.nn.init.constant_(model.weight, math.nan)
         with pytest.raises(Failed, match="nothing is written"):
             actor.save_checkpoint("global_step3", metric_value=None)
-    assert written == [(str(tmp_path / "incoming"), "global_step2")] * 2
+    assert written == [(str(tmp_path / "incoming" / "global_step2"), "global_step2")] * 2
+
+
+def test_a_checkpoint_of_a_sleeping_policy_has_its_states_and_no_buffers(tmp_path):
+    """As DeepSpeed at ZeRO stage 3. torch loads all states to the parameters' device, where a buffer would hold them."""
+    engine = SimpleNamespace(optimizer=SimpleNamespace(optimizer=stepped(torch.nn.Parameter(torch.ones(4)))))
+    states = engine.optimizer.optimizer.state
+    offload_adam_states(engine.optimizer.optimizer, "cpu")
+    before = [set(state) for state in states.values()]
+    with without_buffers(engine):
+        torch.save(engine.optimizer.optimizer.state_dict(), tmp_path / "optimizer.pt")
+    assert [set(state) for state in states.values()] == before and "exp_avg_offload_buffer" in before[0]
+    saved = torch.load(tmp_path / "optimizer.pt")
+    assert set(saved["state"][0]) == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def stepped(parameter):
+    optimizer = torch.optim.AdamW([parameter])
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("save_hf", [False, True])
+def test_an_average_is_rounded_for_a_checkpoint_only_where_it_is_saved_as_a_model(monkeypatch, tmp_path, save_hf):
+    """Rounding makes a second copy of it on every GPU."""
+    dtypes = []
+    monkeypatch.setattr(
+        upstream.PolicyModelActor, "save_checkpoint", lambda self, tag: dtypes.append(self.ema_model.weight.dtype)
+    )
+    actor = object.__new__(upstream.unwrap(RPOPolicyActor))
+    actor.strategy = SimpleNamespace(args=SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path))))
+    actor.ema_model, actor.save_hf_ckpt, actor.disable_ds_ckpt = torch.nn.Linear(1, 1), save_hf, True
+    actor.actor = torch.nn.Linear(1, 1, dtype=torch.bfloat16)
+    actor.actor.model = SimpleNamespace(optimizer=SimpleNamespace(state={}))
+    actor.save_checkpoint("global_step2")
+    assert dtypes == [torch.bfloat16 if save_hf else torch.float32]
 
 
 def test_a_model_is_exported_only_if_its_weights_are_finite(monkeypatch):
