@@ -1,7 +1,7 @@
 """The arms of the frontier by name: method, batch shape, learning rate and number of steps.
 
-Learning rates and shapes are the best ones tried for each arm, on other seeds than those of a report (``--lr`` and
-``--shape`` try others).
+Learning rates and shapes are the best tried for each arm, on seeds other than a report's (``--lr`` and ``--shape`` try
+others).
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ BRIEFLY = {"train.enable_ema": True, "train.ema_beta": 0.7}  # over about three 
 REINFORCE = {"algo.advantage.estimator": "reinforce"}  # over the frontier's group_norm
 RAFT = {"rpo.preset": "raft", **REINFORCE}
 PASSES = "train.max_epochs"  # how often a step trains on its batch
-BATCH = "train.batch_size"  # samples of an update
+BATCH = "train.batch_size"  # samples per update
 METHODS = Path(__file__).resolve().parents[1] / "examples" / "methods"
 
 
@@ -31,7 +31,7 @@ class Arm:
 
     @property
     def shape(self) -> str:
-        """Questions x samples of a step, and how many of them are trained on at a time where a step has several updates."""
+        """Questions x samples of a step, and the samples per update where a step has several."""
         return f"{self.questions}x{self.samples}" + (f"by{self.options[BATCH]}" if BATCH in self.options else "")
 
     @property
@@ -64,9 +64,9 @@ USES: dict[str, dict[str, object]] = {
     "tail": TAIL,
     "all": DRAFTS | SIGNAL | TAIL,
 }
-# GRPO on our runner, so that a use is all that differs.
+# GRPO on our runner, so that only the use differs.
 FULL = Arm("", 32, 3e-4, options={"rpo.method": "off", "rpo.preset": "grpo", **BRIEFLY})
-# A batch is generated while the step before trains; and samples are stopped at every weight sync besides.
+# A batch is generated while the step before trains; ``partial`` also stops samples at every weight sync.
 AHEAD = {"train.async_enable": True}
 PACES: dict[str, dict[str, object]] = {"sync": {}, "async": AHEAD, "partial": AHEAD | {"train.partial_rollout_enable": True}}
 RAFTS = {

@@ -1,19 +1,19 @@
-"""Asynchronous against synchronous training: what generating a batch while the step before trains gains, and what it costs.
+"""Asynchronous against synchronous training: the gain and the cost of generating a batch while the step before trains.
 
 Every run is one of the frontier's (``lab/frontier.py``): the real command, arms alternating seed by seed. The arms of a
-method differ in nothing but the pace:
+method differ only in pace:
 
 - ``sync``: roll out, train, roll out, ...
 - ``async``: a batch is generated while the step before trains, by the policy before that step (--train.async_enable)
-- ``partial``: besides, a weight sync stops the samples on their way, which go on under the new weights
+- ``partial``: as ``async``, and a weight sync stops the running samples, which continue under the new weights
 
-Beside the frontier's figures: for each arm and seed how many times faster its steps are than those of the method's ``sync``
-arm of the same seed, the ratio of generated tokens, and the difference in accuracy where the run that generated less ended,
-between the other's evaluations by linear interpolation; medians, smallest and largest. And means over steps and seeds: the
+Figures beyond the frontier's: for each arm and seed, against the method's ``sync`` arm of the same seed, how many times
+faster its steps are, the ratio of generated tokens, and the difference in accuracy at the end of the run that generated less
+(linear interpolation between the other's evaluations); medians, smallest and largest. And means over steps and seeds: the
 share of a step in which each side worked, and how many steps the policies that sampled the new tokens were behind the one
-that trained on them. Seconds and shares are of runs that had the machine to themselves: without partial rollouts the others
-train the same, so accuracy may be measured on several at a time. A step cannot take less than the slower side: batches are
-of 32 questions with an answer each, where the two are about even.
+that trained on them. Seconds and shares are from runs that had the machine to themselves: without partial rollouts the
+others train the same, so accuracy may be measured on several at a time. A step takes at least as long as the slower side:
+batches have 32 questions with one answer each, where the two are about even.
 
     make bench NAME=async QUICK=1                                   one level, two arms, a few steps
     python -m lab.bench async --report FILE
@@ -37,7 +37,7 @@ def times_faster(ours: uses.BySeed, theirs: uses.BySeed) -> float | None:
 
 
 def at_equal_tokens(ours: uses.BySeed, theirs: uses.BySeed) -> float:
-    """The difference in accuracy after as many generated tokens as both have."""
+    """The difference in accuracy at the most generated tokens that both reach."""
     tokens = min(ours["tokens"], theirs["tokens"])
     return at(ours["curve"], tokens) - at(theirs["curve"], tokens)
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_overlap(arms: Mapping[str, Any]) -> None:
-    """Add ``overlap`` to every arm: the means of what its steps recorded, over its finished seeds on a quiet machine."""
+    """Add ``overlap`` to every arm: means of its steps' records, over its finished seeds on a quiet machine."""
     for arm in (arm for name, arm in arms.items() if name != "base"):
         found = [one["overlap"] for one in arm["by_seed"].values() if one["quiet"]]
         arm["overlap"] = {

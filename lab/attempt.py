@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-STEP = re.compile(r"\bstep (\d+)/\d+ ")  # Ray may color what stands before it
+STEP = re.compile(r"\bstep (\d+)/\d+ ")  # Ray may color the text before it
 MARK = "OPENRLHF_RPO_ATTEMPT"  # in the environment of every process of an attempt
 
 
@@ -93,9 +93,9 @@ class Attempt:
 
 
 class Neighbours:
-    """The work of processes that are not an attempt's, on this host: whether a run had it to itself.
+    """The work of processes on this host other than an attempt's: whether a run had it to itself.
 
-    Of a cluster that ran before the attempt, Ray's workers count as neighbours, too.
+    Ray's workers of a cluster that ran before the attempt are neighbours, too.
     """
 
     EVERY = 5.0
@@ -120,7 +120,7 @@ class Neighbours:
 
     @property
     def cores(self) -> float:
-        """How many cores they kept busy on average, from the attempt's start to the last look."""
+        """How many cores the neighbours kept busy on average, from the attempt's start to the last look."""
         return self.seconds / max(self.looked - self.began, self.EVERY)
 
 

@@ -97,7 +97,7 @@ def header(title: str, known: dict[str, Any]) -> list[str]:
 
 
 def _versions_of(code: Sequence[str]) -> list[str]:
-    """A line of Markdown about the versions of the package that the runs are of, unless it is this one."""
+    """A line of Markdown about the package versions that made the runs, unless it is this one alone."""
     if len(code) > 1:
         return [f"The runs are of {len(code)} versions of the package.", ""]
     if code and code != [digest_of_code()]:

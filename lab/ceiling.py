@@ -1,8 +1,8 @@
 """The mistakes that a trained policy still makes on held-out questions, by kind of state.
 
 The testbed's base model makes two kinds of mistakes that training can fix, both from terse steps (in hasty states and
-traps), and one that training can only add: slips in steps written out in full. Every model answers the held-out questions
-once from the bare question at temperature 1.
+traps); training can only add a third: slips in steps written out in full. Every model answers the held-out questions once
+from the bare question at temperature 1.
 
     make bench NAME=ceiling QUICK=1                              the base model alone
     python -m lab.bench frontier --arms grpo rpo --seeds 0 1     trains the models

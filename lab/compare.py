@@ -25,7 +25,7 @@ def differences(checkpoints: Path, model: Path, other_checkpoints: Path, other_m
     found = list(_compare("database", database(checkpoints), database(other_checkpoints)))
     found += _compare("final weights", weights(model), weights(other_model))
     for name in sorted({file.parent.name for c in (checkpoints, other_checkpoints) for file in _some(c, "_*/latest")}):
-        last, other = (c / name for c in (checkpoints, other_checkpoints))  # the policy's, and a critic's
+        last, other = (c / name for c in (checkpoints, other_checkpoints))  # of the policy or a critic
         if last.exists() and other.exists():
             found += checkpoint_differences(*(one / (one / "latest").read_text() for one in (last, other)))
         else:
@@ -65,7 +65,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def _some(folder: Path, pattern: str) -> list[Path]:
-    """The files, of which there must be one: nothing equals nothing."""
+    """The matching files, at least one: two empty lists would compare equal."""
     if not (files := sorted(folder.glob(pattern))):
         raise FileNotFoundError(f"{folder}: no {pattern}")
     return files

@@ -136,7 +136,7 @@ def _totals(records: list) -> str:
 
 def _phases(records: list) -> list[tuple[str, float]]:
     sums: dict[str, float] = defaultdict(float)
-    for record in records:  # not every step has every phase: the first one has nothing to verify
+    for record in records:  # not every step has every phase: the first has nothing to verify
         for name, seconds in record.metrics.items():
             if name.startswith("timing/") and name != "timing/step_total":
                 sums[name.removeprefix("timing/")] += seconds

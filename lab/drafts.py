@@ -1,17 +1,17 @@
 """Rollouts with stored paths as drafts, against the same rollouts without: seconds, and whether the samples are the same.
 
-A run of each level is trained without reuse and saved every 4 steps. The policy of a step answers its training questions
-behind drafts that the policy of 4 steps before has written (the base model's: the base model, with other seeds), as a cache
-that is as old as that. Three engines in one process, alternating: plain, `--rpo.drafts on`, `--rpo.drafts auto`; once from
-the bare question, once behind the first half of a stored path, and once behind what `--rpo.method verify` keeps of it.
+For each level a run is trained without reuse and saved every 4 steps. The policy of a step answers its training questions
+with drafts written by the policy 4 steps earlier (for the base model: by itself, with other seeds), as if from a cache of
+that age. Three engines in one process, alternating: plain, `--rpo.drafts on`, `--rpo.drafts auto`; once from the bare
+question, once after the first half of a stored path, and once after the part that `--rpo.method verify` keeps.
 
     make bench NAME=drafts QUICK=1
     python -m lab.bench drafts --report lab/results/DATE-drafts
 
 The figures, by level, weights and start: seconds, the ratio plain to drafts, the seconds saved over all rounds, and how many
-`auto` says that it saved; tokens drafted and accepted; the samples whose tokens and log-probs are equal bit for bit. Then
+`auto` says it saved; tokens drafted and accepted; the samples whose tokens and log-probs are equal bit for bit. Then
 100,000 short samples at several starts, temperatures and top_p (`lab/law.py`): equal ones, and the p-value of a chi-square
-test that they follow the policy. "ok" if all are equal and do.
+test that they follow the policy. "ok" if all are equal and follow it.
 """
 
 import argparse
@@ -97,7 +97,7 @@ class Engine:
         return seconds, samples, counts
 
     def verified(self, questions: list[list[int]], paths: list[Any]) -> list[list[int]]:
-        """What the policy keeps of paths with log-probs, one for each question."""
+        """The prefixes that the policy keeps of paths with log-probs, one for each question."""
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
@@ -122,7 +122,7 @@ def measure(level: str, folder: Path, step: int, n_tokens: int, size: tuple[int,
     stored = [[list(ids) for ids, _ in written[i * n_samples : (i + 1) * n_samples]] for i in range(len(questions))]
     halves = [[paths[0][: len(paths[0]) // 2]] * n_samples for paths in stored]
     starts = {"bare": bare, "half": halves}
-    if step:  # what the same weights wrote is kept whole
+    if step:  # paths by the same weights are kept whole
         kept = engines["plain"].verified([q for q in questions for _ in range(n_samples)], written)
         starts["verified"] = [kept[i * n_samples : (i + 1) * n_samples] for i in range(len(questions))]
     return {name: compare(engines, questions, prefixes, stored, rounds) for name, prefixes in starts.items()}
@@ -201,7 +201,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         for step in tqdm(steps, desc=f"Policies of {level}", unit="policy"):
             with ProcessPoolExecutor(1, mp_context=alone) as pool:
                 cases[f"{level}, step {step}"] = pool.submit(measure, level, folder, step, args.tokens, size).result()
-    with ProcessPoolExecutor(1, mp_context=alone) as pool:  # of the last policy
+    with ProcessPoolExecutor(1, mp_context=alone) as pool:  # for the last policy
         data, total = folder / "data" / "train.jsonl", 200 if args.quick else 100_000
         found = pool.submit(law.check, model_at(level, folder, step), data, args.tokens, *size[:2], total).result()
     starts = [start for case in cases.values() for start in case.values()]

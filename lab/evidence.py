@@ -1,22 +1,21 @@
 """Full answers against reused ones, every arm tuned alike: the accuracy that generated tokens buy.
 
-Three sets of questions, of a level of the testbed (``lab/real/bench.py``: of a family): those to train on, 128 held-out ones
-for every choice (validation), and 128 others that only the report sees (test; ``--test-set 2`` takes the 128 after those,
-for a report that follows from what another one showed). Every run is one of the frontier's
-(``lab/frontier.py``): the real command, arms alternating seed by seed, the same number of samples: ``--steps`` counts steps
-of 32, and there are as many more where they are smaller.
+A level of the testbed (in ``lab/real/bench.py``: a family) has three sets of questions: those to train on, 128 held-out ones
+for every choice (validation), and 128 others that only the report sees (test; ``--test-set 2`` takes the next 128, for a
+report prompted by the results of another). Every run is one of the frontier's (``lab/frontier.py``): the real command, arms
+alternating seed by seed, the same number of samples: ``--steps`` counts steps of 32; smaller steps are more numerous.
 
 1. Tuning: every arm is trained with the same learning rates, batch shapes (questions, samples of each, and how many of them
-   an update trains on), passes over a batch, and seeds. The cell with the highest validation accuracy is chosen: the mean
-   over the seeds and over the evaluations of the second half of a run, of the policy (half as many as in a run of the
-   report). With ``--tune-on``, what one level chose holds for all. With one of each, or with ``--cells``, nothing is tuned.
+   an update trains on), passes over a batch, and seeds. The cell with the highest validation accuracy is chosen: the
+   policy's mean over the seeds and over the evaluations in the second half of a run (which has half as many as in the
+   report). With ``--tune-on``, one level's choice holds for all. With one of each, or with ``--cells``, nothing is tuned.
 2. Report: the chosen cell of every arm with fresh seeds, on the test questions: accuracy of the policy, along the way and at
    the end (one sample a question), and of the averaged weights, which every arm keeps, at the end (eight; ``--samples 1 0``
-   leaves them out). Arms that reuse answers generate less a step: ``--reuse-steps`` gives them more steps.
+   leaves them out). Arms that reuse answers generate less per step: ``--reuse-steps`` gives them more steps.
 
-Each arm is compared seed by seed with the best arm on full answers, the best by validation accuracy (where nothing was
-tuned, the first): mean differences with 95 % intervals by bootstrap over the seeds (``over_seeds``), of these questions.
-Budgets and accuracies that a run passes before its first evaluation, or does not reach, are left out: nothing was measured.
+Each arm is compared seed by seed with the best arm on full answers by validation accuracy (the first, where nothing was
+tuned): mean differences with 95 % intervals by bootstrap over the seeds (``over_seeds``), on these questions. Budgets and
+accuracies that a run passes before its first evaluation, or does not reach, are left out: nothing was measured.
 
     make bench NAME=evidence QUICK=1
     python -m lab.bench evidence --levels hard --tune               only the first part; finished runs are not run again
@@ -50,7 +49,7 @@ NAMES = FULL | REUSE
 SAMPLES = 32
 """Samples of a step that ``--steps`` counts."""
 TEST_SETS = STRETCH["train"] // frontier.N_HELDOUT - 1
-"""Behind validation, and before the questions that a family trains on."""
+"""After validation, and before the questions that a family trains on."""
 ACCURACIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -108,7 +107,7 @@ def _changed(args: argparse.Namespace, **changes: object) -> argparse.Namespace:
 
 
 def tuned(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Arm]]]:
-    """What was tried on each level (nothing, where there is one cell an arm), and the cell of each arm."""
+    """What was tried on each level (nothing, with one cell per arm), and the chosen cell of each arm."""
     tuning = _changed(args, out=args.out / "tuning", seeds=args.tuning_seeds, samples=[args.samples[0], 0])
     tuning.arms, tuning.evaluations = [NAMES[name] for name in args.arms], max(1, args.evaluations // 2)
     tuning.levels = [args.tune_on] if args.tune_on else args.levels
@@ -122,7 +121,7 @@ def tuned(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Arm]
 
 
 def given(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, list[Arm]]]:
-    """As ``tuned``, with the cells of ``--cells``. Raises UsageError for one that names none, and with ``--tune``."""
+    """As ``tuned``, with the cells of ``--cells``. Raises UsageError for a malformed one, and with ``--tune``."""
     if args.tune:
         raise UsageError("--cells are those of a report: leave out --tune, or --cells")
     if len({text.partition("=")[0] for text in args.cells}) < len(args.cells):
@@ -142,7 +141,7 @@ def _given(text: str, args: argparse.Namespace, level: str) -> Arm:
 
 
 def cells(args: argparse.Namespace, level: str) -> list[Arm]:
-    """The arms in every learning rate, shape and number of passes, all with as many samples in their whole run."""
+    """The arms in every learning rate, shape and number of passes, all with the same number of samples per run."""
     found = frontier.varied(args, level)
     return [replace(arm, steps=max(1, round(args.steps * SAMPLES / (arm.questions * arm.samples)))) for arm in found]
 
@@ -162,7 +161,7 @@ def choose(level: str, name: str, tried: Mapping[str, Any], tuning: argparse.Nam
 
 
 def lengthened(arm: Arm, times: float) -> Arm:
-    """The arm with so many times its steps if it reuses answers: it generates fewer tokens a step."""
+    """The arm with ``times`` as many steps if it reuses answers, and so generates fewer tokens per step."""
     return replace(arm, steps=round(times * arm.steps)) if arm.name in REUSE.values() else arm
 
 
@@ -233,8 +232,8 @@ def _spread(values: Sequence[float]) -> list[float]:
 
 
 def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) -> dict[str, Any]:
-    """Differences in accuracy and the ratios of tokens and (where nothing else ran) of seconds, over the seeds that both
-    have; at every budget between the first evaluation and the end of all of them. Empty without such a seed."""
+    """Differences in accuracy and ratios of tokens and (where nothing else ran) of seconds, over the seeds that both have;
+    accuracy also at every budget between the first evaluation and the end of all. Empty without such a seed."""
     pairs = [(one["by_seed"][seed], base["by_seed"][seed]) for seed in one["by_seed"] if seed in base["by_seed"]]
     if not pairs:
         return {}
@@ -256,14 +255,14 @@ def _against(one: Mapping[str, Any], base: Mapping[str, Any], averaged: bool) ->
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
-    """The mean over seeds with its 95 % interval: bootstrap, with wider percentiles for few seeds; below eight of them
+    """The mean over seeds with its 95 % interval: bootstrap, with wider percentiles for few seeds; for fewer than eight,
     the smallest and the largest value.
 
-    Percentiles of 2.5 % hold the mean of eight values in nine of ten cases. These are the ones whose interval is as wide as
-    Student's (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.4; t by Cornish and Fisher).
+    Percentiles of 2.5 % hold the mean of eight values in nine of ten cases. Ours make the interval as wide as Student's
+    (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.4; t by Cornish and Fisher).
     """
     n = len(values)
-    if n < 8:  # where the bootstrap cannot be so wide: its means are no farther apart than these
+    if n < 8:  # the bootstrap cannot be wide enough: its means lie between these
         return Interval(fmean(values), min(values), max(values))
     z, free = NormalDist().inv_cdf(0.975), n - 1
     t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
@@ -276,7 +275,7 @@ def _rounded(found: Interval) -> list[float]:
 
 
 def plot(levels: Mapping[str, Any], report: Path) -> None:
-    """Accuracy of the policy against generated tokens, a panel per level: thin lines are seeds, thick ones their mean."""
+    """Accuracy of the policy against generated tokens, a panel per level: thin lines are seeds, thick ones means."""
 
     def draw(figure: Any, axes: Any) -> None:
         for axis, (level, found) in zip(axes if len(levels) > 1 else [axes], levels.items(), strict=True):
@@ -336,7 +335,7 @@ def _results(found: Mapping[str, Any]) -> list[str]:
 
 
 def _steps(one: Mapping[str, Any]) -> str:
-    """The number of steps, and of those that were made where it is another."""
+    """The number of steps, and of those made if that differs."""
     made = one["steps_made"]
     if made == [one["steps"]]:
         return f"{one['steps']} steps"

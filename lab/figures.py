@@ -28,7 +28,7 @@ class Step:
     """One training step. Token counts are means per sample, except ``tokens``, the sum of generated ones.
 
     ``no_variance`` is the share of groups without signal, None for plain OpenRLHF. ``seconds`` are by phase. ``overlap``:
-    how rollout and training overlapped, by metric (``rpo/...``); without those that the run has not recorded.
+    how rollout and training overlapped, by metric (``rpo/...``), as far as the run recorded it.
     """
 
     step: int
@@ -58,8 +58,8 @@ class RunFigures:
     """A run's steps, its evaluations as (step, accuracy, tokens per response), and its initial cache.
 
     ``initial_tokens`` were generated for the initial cache; ``initial_score`` is the mean score of its paths, None without
-    any. ``wall_seconds`` includes start-up and evaluations; None if the run was interrupted. ``neighbours``: the
-    cores of the host, of ``cores``, that other work kept busy during the run.
+    any. ``wall_seconds`` includes start-up and evaluations; None if the run was interrupted. ``neighbours``: how many of
+    the host's ``cores`` other work kept busy during the run.
     """
 
     steps: tuple[Step, ...]
@@ -74,7 +74,7 @@ class RunFigures:
 
     @property
     def quiet(self) -> bool:
-        """Whether the run had the host to itself; its seconds say nothing otherwise."""
+        """Whether the run had the host to itself; otherwise its seconds say nothing."""
         return self.neighbours <= 0.05 * self.cores
 
     @property
@@ -93,7 +93,7 @@ class RunFigures:
         return {name: sum(step.seconds.get(name, 0.0) for step in self.steps) for name in names}
 
     def overlap(self) -> dict[str, float]:
-        """Means over the steps, by metric; without those that a step has not recorded."""
+        """Means over the steps, by metric, for metrics that every step recorded."""
         names = [name for name in _OVERLAP if all(name in step.overlap for step in self.steps)]
         return {name: fmean(step.overlap[name] for step in self.steps) for name in names}
 

@@ -150,8 +150,8 @@ def measure(args: argparse.Namespace, chosen: Mapping[str, Sequence[Arm]] | None
 
 
 def varied(args: argparse.Namespace, level: str) -> list[Arm]:
-    """The arms of a level in every requested shape, learning rate and number of passes. Raises UsageError for one that has
-    no shape left."""
+    """The arms of a level in every requested shape, learning rate and number of passes. Raises UsageError if no shape fits
+    an arm."""
     found = []
     for name, lr, shape, passes in itertools.product(args.arms, args.lr or [None], args.shape or [None], args.passes):
         arm = arms(level)[name]
@@ -174,7 +174,7 @@ def varied(args: argparse.Namespace, level: str) -> list[Arm]:
 
 
 def _shape(text: str) -> tuple[int, int, int]:
-    """Questions, samples of each, and samples of an update: 0 for all of a step."""
+    """Questions, samples of each, and samples per update: 0 for all of a step."""
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)(?:by([1-9]\d*))?", text)
     if not found:
         raise UsageError(f"--shape {text}: questions x samples, such as 8x4, or 8x4by16 in updates of 16 samples")
@@ -224,7 +224,7 @@ def cell(args: argparse.Namespace, level: str, arm: Arm, seed: int) -> Cell:
 def figures_of(one: Cell, samples: int) -> dict[str, Any]:
     """The curve (generated tokens, seconds of steps, accuracy), the means over the steps, and the final figures.
 
-    Without ``samples`` of the trained model the final figures are those of the last evaluation.
+    With 0 ``samples`` of the trained model, the final figures are those of the last evaluation.
     """
     folder = one.job.run.folder
     figures = read_run(folder, record_of(one.job.run))
@@ -259,12 +259,12 @@ def _cumulated(figures: RunFigures) -> tuple[dict[int, int], dict[int, float]]:
 
 
 def end_figures(folder: Path, data: Mapping[str, str], samples: int, on: Task) -> dict[str, Any]:
-    """Evaluate the trained model on the held-out questions, so many samples each, once. Raises Failed."""
+    """Evaluate the trained model once on the held-out questions, with ``samples`` each. Raises Failed."""
     place = folder / f"end-{samples}"
     held_out = next(name for name in data if name.endswith("heldout.jsonl"))
     asked = ["--data", held_out, "--samples", samples, "--temperature", 1, "--out", place]
     command = [sys.executable, "-m", "openrlhf_rpo.cli.main", "eval", folder / "model", *asked, *option_words(on.options)]
-    if not any(json.loads(file.read_text())["figures"] for file in place.glob("*.json")):  # else cut short
+    if not any(json.loads(file.read_text())["figures"] for file in place.glob("*.json")):  # missing or interrupted
         with place.with_suffix(".txt").open("w") as log:
             status = subprocess.run([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT).returncode
         if status:
@@ -300,7 +300,7 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm) -> dict[str, Any]:
         "lr": arm.lr,
         "shape": arm.shape,
         "steps": arm.steps,
-        "steps_made": sorted({r["steps"] for r in results}),  # fewer, where dynamic sampling used up the questions
+        "steps_made": sorted({r["steps"] for r in results}),  # fewer where dynamic sampling used up the questions
         "by_seed": {
             r["seed"]: {
                 "seconds": r["seconds"],
@@ -319,8 +319,8 @@ def summarize(results: Sequence[Mapping[str, Any]], arm: Arm) -> dict[str, Any]:
 
 
 def base_accuracy(results: Sequence[Mapping[str, Any]]) -> float:
-    """Accuracy of the model that starts: the mean of the runs' evaluations before they train. Plain OpenRLHF has none: the
-    mean of the first ones, if there are only such runs."""
+    """Accuracy of the initial model: the mean of the runs' evaluations before training. Plain OpenRLHF has none: with such
+    runs only, the mean of their first ones."""
     firsts = [r["curve"][0] for r in results]
     return fmean(accuracy for *_, accuracy in [first for first in firsts if not first[1]] or firsts)
 

@@ -1,20 +1,20 @@
-"""What holds of every finished run in data order, whatever the clock decided, from its path cache.
+"""Invariants of every finished run in data order, whatever the clock decided, checked in its path cache.
 
-With ``--train.partial_rollout_enable`` it depends on the clock which policy samples which token, so two runs are not equal.
-These still hold of each. B questions a step, n questions, E episodes, a queue of N batches (0: synchronous); B divides n,
-``--rpo.replay.share`` is 0, dynamic sampling is off, ``--rpo.init.mode`` progressive, --rpo.async.max_age at least N, and
-N * B less than n (or all questions could be in flight):
+With ``--train.partial_rollout_enable`` the clock decides which policy samples which token, so two runs are not equal. These
+still hold for each, with B questions per step, n questions, E episodes and a queue of N batches (0: synchronous), if B
+divides n, ``--rpo.replay.share`` is 0, dynamic sampling is off, ``--rpo.init.mode`` progressive, --rpo.async.max_age at
+least N, and N * B less than n (or all questions could be in flight):
 
 - *Steps* are 1 to E * n / B, each once.
 - *Turns*: every question is visited E times, each time because it was its turn, and the e-th time not before the stream has
-  reached episode e. For the stream passes every question once an episode, and a pass ends in one visit, except that it is
-  skipped if the question is in that batch already, which happens only where an episode ends within a batch, and that it is
-  postponed while the question is in flight. All E * n passes are needed for so many visits, so at the end none is missing.
+  reached episode e. For the stream passes every question once per episode, and a pass ends in one visit, unless it is
+  skipped because the question is in that batch already (only where an episode ends within a batch); it is postponed while
+  the question is in flight. So many visits need all E * n passes, so at the end none is missing.
 - *Batches*: a step has B questions, each once.
-- *Paths* of step t are of questions visited at t. Their parts cover all tokens; a prefix has those of its parent; versions
-  grow from the prefix to the end, because a response is of policies at least as new as the cache that it started from; those
-  of the response are t - 1 - N to t - 1.
-- *Totals*: each step adds to ``rpo/tokens_generated_total`` what its visits generated, which is more than nothing.
+- *Paths* of step t belong to questions visited at t. Their parts cover all tokens; a prefix has its parent's parts; versions
+  grow from the prefix to the end, because a response is by policies at least as new as the cache it started from; the
+  response's versions are t - 1 - N to t - 1.
+- *Totals*: each step adds to ``rpo/tokens_generated_total`` the tokens that its visits generated, more than 0.
 - *Parents* are earlier paths of the same question, and the prefix is their head.
 """
 
@@ -39,7 +39,7 @@ from openrlhf_rpo.run.metrics import GENERATED_TOTAL
 
 @contextmanager
 def copied_cache(folder: Path) -> Iterator[Connection]:
-    """A copy of the path cache of the run in ``folder``, because opening one repairs it; empty if there is none."""
+    """A copy of the path cache of the run in ``folder``, because opening a cache repairs it; empty if there is none."""
     with tempfile.TemporaryDirectory() as temporary:
         for file in (folder / "checkpoints").glob(f"{CACHE_FILE}*"):
             shutil.copy(file, temporary)
@@ -108,7 +108,7 @@ def _stored(row: Row[Any]) -> StoredPath:
 
 
 def violations(folder: Path) -> list[str]:
-    """A sentence for each invariant that the finished run in ``folder`` breaks, and each place where it does."""
+    """A sentence for each place where the finished run in ``folder`` breaks an invariant."""
     with copied_cache(folder) as connection:
         run = read(connection)
     return [sentence for check in (steps, turns, batches, paths, totals, parents) for sentence in check(run)]
@@ -122,7 +122,7 @@ def steps(run: Finished) -> Iterator[str]:
 
 
 def turns(run: Finished) -> Iterator[str]:
-    """Every question has its turn once an episode, and the stream is at its end."""
+    """Every question has its turn once per episode, and the stream is at its end."""
     consumed, passes = {step.step: step.consumed for step in run.steps}, run.episodes * len(run.questions)
     if (last := max(consumed.values(), default=0)) != passes:
         yield f"the stream of questions ended at {last}, not at {passes}"
@@ -149,7 +149,7 @@ def batches(run: Finished) -> Iterator[str]:
 
 
 def paths(run: Finished) -> Iterator[str]:
-    """A path is of a question that its step visited, and of policies that the step could have."""
+    """A path belongs to a question that its step visited, and is by policies the step could have used."""
     visited = {step: {visit.question_id for visit in visits} for step, visits in run.visits.items()}
     for path in run.paths.values():
         row, versions = path.row, path.versions
@@ -168,7 +168,7 @@ def paths(run: Finished) -> Iterator[str]:
 
 
 def totals(run: Finished) -> Iterator[str]:
-    """Every generated token is of a visit, and every step generates some."""
+    """Every generated token belongs to a visit, and every step generates some."""
     before = float(run.initial_tokens)
     for step in run.steps:
         total = float(json.loads(step.metrics)[GENERATED_TOTAL])

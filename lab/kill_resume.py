@@ -3,7 +3,7 @@
 Every run is the real command (Ray, DeepSpeed, vLLM) on the testbed with full determinism. A kill is SIGKILL to all of
 the run's processes. A chain starts a run, kills it several times, lets the last attempt finish, and compares database, final
 weights and the optimizer of the last checkpoint with those of the uninterrupted run, bit for bit. Where these depend on the
-clock (``BY_INVARIANTS``), it checks what holds whatever the clock does (``lab/invariants.py``).
+clock (``BY_INVARIANTS``), it checks invariants that hold whatever the clock does (``lab/invariants.py``).
 
     make bench NAME=kill-resume QUICK=1                            three kills
     python -m lab.bench kill-resume --kills 100 --parallel 2 --report lab/results/DATE-kill-resume
@@ -39,7 +39,7 @@ from lab.testbed import model_dir, write_dataset
 CHECKS = ("kill_resume", "compare", "invariants", "attempt", "moments")
 """The modules that kill, resume and compare."""
 QUESTIONS = 16
-FAILED = 3  # chains, and no more are begun
+FAILED = 3  # chains after which no more are begun
 AHEAD = {"train.async_enable": True, "rpo.replay.share": 0.5}
 BASE = {
     **TRAINING,
@@ -61,7 +61,7 @@ BASE = {
 CONFIGURATIONS = {
     # The paper's data order: 8 steps of 4 are two episodes of 16 questions.
     "bulk": {"rpo.init.mode": "bulk", "rpo.replay.share": 0},
-    # Groups without signal are replaced, so steps take different numbers of questions, also across the end of an episode.
+    # Groups without signal are replaced, so steps take different numbers of questions, even across the end of an episode.
     "dynamic": {
         "algo.dynamic_filtering_enable": True,
         "rpo.shaping.alpha": 0.01,
@@ -71,7 +71,7 @@ CONFIGURATIONS = {
     },
     # Several paths per question, each scored by the engine before it is cut.
     "verify": {"rpo.method": "verify", "rpo.replay.share": 0.5},
-    # Two optimizer steps a batch, in an order that the seed draws, with old log-probs of their own.
+    # Two optimizer steps per batch, in an order drawn from the seed, with their own old log-probs.
     "updates": {"rpo.method": "verify", "train.batch_size": 8, "train.micro_batch_size": 4, "rpo.replay.share": 0.5},
     # State that OpenRLHF's checkpoints omit or store separately: moving average, critic, adaptive KL coefficient.
     "critic": {
@@ -276,7 +276,7 @@ def page(figures: dict[str, Any], results: list[Result]) -> list[str]:
 
 
 def how_compared(configurations: Iterable[str]) -> list[str]:
-    """What a chain's last attempt is held against."""
+    """What a chain's last attempt is compared with."""
     exact, clock = ([c for c in configurations if (c in BY_INVARIANTS) is by] for by in (False, True))
     lines = [
         f"Bit for bit ({', '.join(exact)}): every row of the database (except times), every tensor of the final model, and",
@@ -302,7 +302,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.quick:
         args.kills, args.configurations = min(args.kills, 3), args.configurations[:1]
     started = time.perf_counter()
-    checks = [Path(__file__).with_name(f"{name}.py") for name in CHECKS]  # what other code did proves nothing about this
+    checks = [Path(__file__).with_name(f"{name}.py") for name in CHECKS]  # runs of other code prove nothing about this
     results, control = run_all(args, args.out.resolve() / digest_of_code(*checks))
     kills = [kill for result in results for kill in result.kills]
     differing, failed = sum(len(r.differences) for r in results), sum(len(r.failures) for r in results)

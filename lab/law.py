@@ -1,12 +1,12 @@
-"""Whether samples behind drafts are the samples without, and follow the policy: through the engines of a run.
+"""Whether samples with drafts equal those without, and follow the policy: through the engines of a run.
 
 Two engines, one with ``--rpo.drafts on`` and one without, get the same groups: every start, temperature and top_p below,
-with a short length limit. Stored paths are drawn at temperature 1.3, so that they are what another policy wrote, and its
-log-probs are known; of each, a part is where samples start, and the whole is a draft.
+with a short length limit. Stored paths are drawn at temperature 1.3, as if written by another policy whose log-probs are
+known; samples start from a part of a path, and the whole path is a draft.
 
-Every new token is put where it stands in the policy's distribution, recomputed with transformers: u is uniform in the
-probability of the token, behind that of all more likely ones. If samples follow the policy, all u are independent and
-uniform, whatever the text; a chi-square test with 100 bins says how likely the counts are.
+Every new token is placed in the policy's distribution, recomputed with transformers: u is uniform over the token's
+probability, stacked above that of all more likely tokens. If samples follow the policy, all u are independent and uniform,
+whatever the text; a chi-square test with 100 bins says how likely the counts are.
 """
 
 import json
@@ -35,7 +35,7 @@ from openrlhf_rpo.types import LogProbs, Prefix
 from openrlhf_rpo.types import Path as StoredPath
 
 STORED, LONGEST, LIMIT, BINS = 8, 500, 16, 100
-"""Stored paths of a question, their longest in tokens, new tokens of a sample, bins of the test."""
+"""Stored paths per question, the longest in tokens, most new tokens per sample, bins of the test."""
 WRITTEN_AT = 1.3
 """The temperature of stored paths."""
 LAWS = ((1.0, 1.0), (0.7, 1.0), (1.0, 0.9), (1.4, 0.95))  # temperature, top_p
@@ -68,7 +68,7 @@ class Engines:
         return [one.samples for one in found], counts["drafted"], counts["accepted"]
 
     def log_probs(self, questions: Sequence[Sequence[int]], paths: Samples) -> list[list[LogProbs]]:
-        """Of each path's tokens, under the policy."""
+        """Log-probs of each path's tokens under the policy."""
         asked = [
             [ScoreRequest((*q, *path.token_ids), len(path.token_ids)) for path in group]
             for q, group in zip(questions, paths, strict=True)
@@ -92,7 +92,7 @@ def starts_of(paths: Samples, log_probs: list[list[LogProbs]]) -> dict[str, list
 def verified(
     paths: Sequence[tuple[Sequence[int], Sequence[float]]], now: Sequence[tuple[float, ...]], generator: random.Random
 ) -> tuple[Prefix, ...]:
-    """What ``--rpo.method verify`` keeps of paths (tokens, and the log-probs they were drawn with)."""
+    """The prefixes that ``--rpo.method verify`` keeps of paths (tokens, and the log-probs they were drawn with)."""
     stored = tuple(StoredPath("", tuple(ids), tuple(then), "stop", 0, 0) for ids, then in paths)
     return choose_prefixes(Verify(), Cut(stored, generator, log_probs=tuple(now)), LONGEST)
 
@@ -107,7 +107,7 @@ class Law:
         self.random = torch.Generator().manual_seed(0)
 
     def add(self, asked: Sequence[Request], given: Sequence[Generated]) -> tuple[np.ndarray, float]:
-        """The counts of all tokens, [BINS], and the largest difference of a log-prob to the engine's."""
+        """The counts of all tokens, [BINS], and the largest difference of a log-prob from the engine's."""
         texts = [torch.tensor((r.token_ids + s.token_ids).tolist()) for r, s in zip(asked, given, strict=True)]
         with torch.no_grad():
             logits = self.model(torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)).logits.double()
@@ -128,7 +128,7 @@ class Law:
 
 
 def _processed(logits: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
-    """Probabilities at a temperature, of the most likely tokens that have ``top_p`` together."""
+    """Probabilities at a temperature of the most likely tokens that together have ``top_p``."""
     law = (logits / temperature).softmax(-1)
     ordered, order = law.sort(descending=True)
     beyond = ordered.cumsum(-1) - ordered >= top_p
@@ -137,7 +137,7 @@ def _processed(logits: torch.Tensor, temperature: float, top_p: float) -> torch.
 
 
 def check(model: Path, data: Path, n_tokens: int, n_questions: int, n_samples: int, total: int) -> dict[str, Any]:
-    """At least ``total`` samples, ``n_samples`` of each of ``n_questions`` questions a round. Needs its own process."""
+    """Compare at least ``total`` samples, ``n_samples`` for each of ``n_questions`` per round. Needs its own process."""
     from transformers import AutoTokenizer
 
     tokenizer, engines, law = AutoTokenizer.from_pretrained(model), Engines(model, data, n_tokens), Law(model)
@@ -189,7 +189,7 @@ def _rounds(
 
 
 def compare(engines: Engines, law: Law, rounds: Iterator[list[GroupRequest]], bar: tqdm) -> dict[str, Any]:
-    """Both engines' samples of one setting; the last round a second time behind drafts."""
+    """Both engines' samples of one setting; the last round is repeated with drafts."""
     counts, total = np.zeros(BINS, int), dict.fromkeys(COUNTED, 0)
     error = 0.0
     groups: list[GroupRequest] = []
@@ -213,7 +213,7 @@ def compare(engines: Engines, law: Law, rounds: Iterator[list[GroupRequest]], ba
 
 
 def holds(found: dict[str, Any]) -> bool:
-    """Whether all samples are equal, their log-probs are the policy's to 1e-3, and the test does not speak against it."""
+    """Whether all samples are equal, their log-probs are the policy's to 1e-3, and the test does not reject."""
     equal = found["equal"] == found["samples"] and found["repeated"] == found["asked_again"]
     return equal and found["log_prob_error"] < 1e-3 and found["p_value"] > 0.001
 

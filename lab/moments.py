@@ -64,7 +64,7 @@ class _EndOf:
 
 
 def phase(folder: Path, calls: set[str], plan: Plan, eval_steps: int) -> tuple[str, int]:
-    """What the killed run, evaluated every ``eval_steps``, was doing, from its actors' last calls and its files; and its
+    """What the killed run, evaluated every ``eval_steps``, was doing (from its actors' last calls and its files), and its
     last step."""
     initialised, step, evaluated = read_state(folder)
     staging = folder / "checkpoints" / STAGING

@@ -26,7 +26,7 @@ TRAIN = {
 
 
 def trained(level: str, folder: Path, options: Mapping[str, object]) -> Path:
-    """The folder of a run of 16 steps with its policies, made unless it is there; 64 questions, in data/train.jsonl."""
+    """The folder of a run of 16 steps with its policies, trained if missing; 64 questions, in data/train.jsonl."""
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
         train, _ = write_dataset(level, folder / "data", 64, 8, seed=0)
@@ -44,7 +44,7 @@ def policy(folder: Path, step: int) -> Path:
 
 
 def engine(model: Path, **options: Any) -> Any:
-    """vLLM's ``LLM``, on the CPU as in a run."""
+    """vLLM's ``LLM`` on the CPU, as in a run."""
     platform.choose("cpu", 0.0)
     platform.prepare()
     import torch

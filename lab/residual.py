@@ -1,18 +1,18 @@
-"""What verified reuse loses by guessing the residual, and what the exact one would cost.
+"""The error of verified reuse, which guesses the residual, and the cost of the exact residual.
 
-After a rejection, speculative decoding draws from p - min(p, q), which needs q of the whole vocabulary. The cache has q of
-the stored token alone, and the method `verify` assumes that the other tokens have changed by one factor. Here the policies
-of a real run (hard testbed, `verify`, saved every 4 steps) are enumerated: answers are drawn from an earlier policy q, and
-at every position the distribution that verified reuse gives is compared with the later policy p, for the one factor and for
-a residual from the stored log-probs of the k most likely tokens. The cost of having those is measured in vLLM: seconds to
-generate and to score with k log-probs a token, alternating.
+After a rejection, speculative decoding draws from p - min(p, q), which needs q of the whole vocabulary. The cache only has q
+of the stored token, and the method `verify` assumes that the other tokens have changed by one factor. Here the policies of a
+real run (hard testbed, `verify`, saved every 4 steps) are enumerated: answers are drawn from an earlier policy q, and at
+every position the distribution of verified reuse is compared with the later policy p, for the one factor and for a residual
+from the stored log-probs of the k most likely tokens. The cost of these log-probs is measured in vLLM: seconds to generate
+and to score with k log-probs per token, alternating.
 
     make bench NAME=residual QUICK=1
     python -m lab.bench residual --report lab/results/DATE-residual
 
 The figures: the share of rejected tokens; by residual, the total variation distance between a token's distribution and the
-policy's, and the positions where a chi-square test of 100,000 draws tells them apart (of 40, every tenth of the 400 with
-most rejections).
+policy's, and the positions where a chi-square test of 100,000 draws tells them apart (out of 40: every tenth of the 400 with
+the most rejections).
 """
 
 import argparse
@@ -86,13 +86,13 @@ def positions(folder: Path, questions: int) -> Iterator[tuple[np.ndarray, np.nda
 
 
 def p_value(counts: np.ndarray, expected: np.ndarray | float) -> float:
-    """Of a chi-square test whether counts are as ``expected``, which is above 0."""
+    """The p-value of a chi-square test of counts against ``expected``, all above 0."""
     half = [torch.tensor(x / 2, dtype=torch.float64) for x in (len(counts) - 1, ((counts - expected) ** 2 / expected).sum())]
     return float(torch.special.gammaincc(*half))
 
 
 def told_apart(law: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> bool:
-    """Whether ``DRAWS`` draws from ``law`` show that it is not ``p``; rare tokens are one class."""
+    """Whether ``DRAWS`` draws from ``law`` show that it is not ``p``; rare tokens form one class."""
     drawn, expected = rng.multinomial(DRAWS, law / law.sum()), DRAWS * p / p.sum()
     often = expected >= 5
     drawn, expected = (np.append(x[often], x[~often].sum()) for x in (drawn, expected))
@@ -115,7 +115,7 @@ def errors(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
 
 
 def costs(folder: Path, rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds to generate 32 answers, and to score them, with k log-probs a token; medians and ratios to k = 0."""
+    """Seconds to generate 32 answers, and to score them, with k log-probs per token; medians and ratios to k = 0."""
     llm = engine(folder / "model")
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt

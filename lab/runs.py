@@ -35,7 +35,7 @@ FOLDERS = ("ckpt.path", "ckpt.output_dir", "logger.tensorboard_dir", "logger.wan
 
 
 class Stopped(Exception):
-    """A run was stopped in its middle, because another one failed or the user wants the end."""
+    """A run was stopped midway, because another one failed or the user interrupted."""
 
 
 class StudyError(UsageError):
@@ -111,7 +111,7 @@ def without_options(words: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def finished(run: Run) -> bool:
-    """Whether the run was trained to its end, with whatever options."""
+    """Whether the run was trained to its end, whatever its options."""
     return _read(run).get("seconds") is not None
 
 

@@ -1,4 +1,4 @@
-"""A long run under random faults, compared bit for bit with a run of the same length that nothing disturbed.
+"""A long run under random faults, compared bit for bit with an undisturbed run of the same length.
 
 Both are the real command (Ray, DeepSpeed, vLLM) on the testbed with full determinism. Every 10 to 40 steps one fault, at a
 random moment of a step: the driver, a vLLM engine or the policy is killed (SIGKILL), a reward hangs, or the disk is full.
@@ -58,7 +58,7 @@ def reward_func(queries, prompts, labels, **extra):
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault after step ``step``; the run went on from step ``resumed``."""
+    """A fault after step ``step``; the run resumed from step ``resumed``."""
 
     kind: str
     step: int
@@ -90,7 +90,7 @@ def command(folder: Path, steps: int, resume: bool) -> list[str]:
 
 @contextlib.contextmanager
 def disk(folder: Path) -> Iterator[bool]:
-    """A small file system at ``folder``; False, and an ordinary folder, without the right to mount one."""
+    """A small file system at ``folder``; False, with an ordinary folder, if it may not be mounted."""
     folder.mkdir(parents=True, exist_ok=True)
     words = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
     mounted = os.geteuid() == 0 and subprocess.run(words, capture_output=True).returncode == 0
@@ -117,7 +117,7 @@ def cause(kind: str, attempt: Attempt, folder: Path) -> None:
 
 
 def watch(attempt: Attempt, bar: Any, until: float = math.inf) -> int | None:
-    """Wait for a step; the last one before it, or None if the run ended first."""
+    """Wait for step ``until``; the last finished step, or None if the run ended first."""
     while attempt.root.poll() is None:
         time.sleep(0.2)
         step = max(attempt.steps(), default=0)
@@ -141,7 +141,7 @@ def disturb(attempt: Attempt, folder: Path, kind: str, at: int, delay: float, ba
 
 
 def soak(folder: Path, steps: int, gap: tuple[int, int], seed: int) -> tuple[list[Fault], str]:
-    """The faults of a run to its end, and its last words if it failed without one."""
+    """The faults of a run to its end, and its last output if it failed without one."""
     rng, faults = random.Random(seed), list[Fault]()
     kinds = ["driver killed", "engine killed", "policy killed", "reward hung"]
     with disk(folder / "checkpoints") as small, tqdm(total=steps, unit="step", desc="Under faults") as bar:
@@ -213,13 +213,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Both runs, and what differs."""
+    """Both runs, and their differences."""
     steps, gap = (12, (3, 5)) if args.quick else (args.steps // STEPS_PER_EPISODE * STEPS_PER_EPISODE, (10, 40))
     out = args.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
     (out / "undisturbed").mkdir(parents=True)
     (out / "disturbed").mkdir()
-    with ThreadPoolExecutor(1) as thread:  # at the same time: two runs of one core each
+    with ThreadPoolExecutor(1) as thread:  # both at the same time, on one core each
         alone = thread.submit(undisturbed, out / "undisturbed", steps)
         started = time.perf_counter()
         faults, failure = soak(out / "disturbed", steps, gap, args.seed)

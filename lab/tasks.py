@@ -1,4 +1,4 @@
-"""What the arms of a benchmark are trained on: the levels of the testbed, and families of reasoning-gym for SmolLM2."""
+"""What a benchmark's arms are trained on: the levels of the testbed, and families of reasoning-gym for SmolLM2."""
 
 import json
 import random
@@ -30,17 +30,17 @@ CHAT = {
 
 @dataclass(frozen=True)
 class Task:
-    """Questions to train and to evaluate on, the model that starts, and the options that go with them."""
+    """Questions to train and to evaluate on, the initial model, and the options that go with them."""
 
     model: Path
     accuracy: float | None
-    """Of the model at temperature 1, where it was measured with many samples."""
+    """Of the model at temperature 1, if measured with many samples."""
     options: Mapping[str, object]
     """Of training and of evaluation."""
     write: Callable[[Path, int, int, int], tuple[Path, Path]]
     """(folder, n_train, n_heldout, n_before) -> paths of ``train.jsonl`` and ``heldout.jsonl``; the same arguments give the
-    same files. ``solutions.jsonl`` beside them is the first with solutions; the first n_before held-out questions are left
-    out."""
+    same files. ``solutions.jsonl`` beside them is ``train.jsonl`` with solutions; the first n_before held-out questions
+    are skipped."""
 
 
 def task(name: str) -> Task:
@@ -71,5 +71,5 @@ def _of_family(name: str, folder: Path, n_train: int, n_heldout: int, n_before: 
 
 
 def write_lines(file: Path, lines: Sequence[Mapping[str, str]]) -> None:
-    """JSONL."""
+    """Write JSONL."""
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))

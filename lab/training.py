@@ -160,7 +160,7 @@ def train_all(
 
 
 def to_train(jobs: Iterable[Job]) -> list[Job]:
-    """Those that are not finished. Raises StudyError if a folder, of a finished one too, has other options or data."""
+    """The unfinished jobs. Raises StudyError if any folder, even of a finished one, has other options or data."""
     asked = list(jobs)
     for job in asked:
         check_folder(job.run, job.words, job.data)
@@ -168,9 +168,9 @@ def to_train(jobs: Iterable[Job]) -> list[Job]:
 
 
 def in_turn(jobs: Sequence[Job], at_once: int = 1) -> Iterator[Job]:
-    """Train the runs in their order, so many at a time, with a progress bar of runs on standard error; each when it is done.
+    """Train the runs in order, ``at_once`` at a time, with a progress bar on standard error; yields each when it is done.
 
-    When one fails, no other begins, and those beside it are stopped. Raises its StudyError.
+    When one fails, no other begins, and those running are stopped. Raises its StudyError.
     """
     form = "{desc} |{bar}| {n:.2f}/{total_fmt} runs [{elapsed}<{remaining}{postfix}]"
     shares, stop = dict.fromkeys(range(len(jobs)), 0.0), Event()
@@ -213,7 +213,7 @@ def cell(figure: Mapping[str, float] | None, form: str) -> str:
 
 
 def accuracy(runs: Sequence[RunFigures]) -> dict[str, float | int] | None:
-    """Accuracy of the last evaluations; None if a run has none, as plain OpenRLHF shorter than --eval.steps."""
+    """Accuracy of the last evaluations; None if a run has none, such as plain OpenRLHF shorter than --eval.steps."""
     last = [run.evaluations[-1][1] for run in runs if run.evaluations]
     return summary(last) if len(last) == len(runs) else None
 

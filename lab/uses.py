@@ -1,9 +1,9 @@
-"""What drafts, chosen questions and a stopped tail add to GRPO and RAFT on full answers, each alone and together.
+"""The effect of drafts, chosen questions and a stopped tail on GRPO and RAFT on full answers, each alone and together.
 
 Every run is one of the frontier's (``lab/frontier.py``): the real command, arms alternating seed by seed. The arms of a
-baseline differ in nothing but the use. Beside the frontier's figures: for each arm and seed the ratio to the baseline of the
-same seed in seconds of steps, generated tokens, and mean length of an answer at the end, and the difference in accuracy at
-the end; medians, smallest and largest. Does a stopped tail favour short answers? Their length says so.
+baseline differ only in the use. Figures beyond the frontier's: for each arm and seed the ratio to the baseline of the same
+seed in seconds of steps, generated tokens, and mean length of an answer at the end, and the difference in accuracy at the
+end; medians, smallest and largest. The length shows whether a stopped tail favours short answers.
 
     make bench NAME=uses QUICK=1                                   one level, two arms, a few steps
     python -m lab.bench uses --baselines grpo --levels hard --seeds 0 1 2 --report FILE
@@ -20,13 +20,13 @@ from lab.bench import table, write_report
 from openrlhf_rpo.errors import UsageError
 
 BySeed: TypeAlias = Mapping[str, Any]
-"""Seconds (of a quiet host?), tokens, accuracy, length, curve and overlap of a run, as in the frontier's ``by_seed``."""
+"""Seconds, tokens, accuracy, length, curve, overlap and quiet (host) of a run, as in the frontier's ``by_seed``."""
 Compare: TypeAlias = Callable[[BySeed, BySeed], float | None]
-"""A figure of a run against its baseline's; None if the two cannot be compared in it."""
+"""A figure of a run against its baseline's; None if the two cannot be compared."""
 
 
 def ratio(figure: str) -> Compare:
-    """How many times as much of a figure a run has as its baseline."""
+    """The ratio of a run's figure to its baseline's."""
     return lambda ours, theirs: ours[figure] / theirs[figure]
 
 
@@ -99,7 +99,7 @@ def page(
     head: Sequence[str],
     more: Callable[[Mapping[str, Any]], Sequence[str]] = lambda arm: (),
 ) -> list[str]:
-    """The frontier's report with a table of the comparison first; ``more``: the cells of an arm after those."""
+    """The frontier's report with a table of the comparison first; ``more``: further cells of an arm."""
     lines = frontier.page(figures, None)
     lines[0] = lines[0].replace("Accuracy against generated tokens", title)
     at = next(i for i, line in enumerate(lines) if line.startswith("## "))

@@ -50,16 +50,16 @@ class InitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftOptions:
-    """Stored paths as drafts of new ones (speculative decoding): the same samples, sooner."""
+    """Stored paths as drafts for new ones (speculative decoding): the same samples, faster."""
 
     mode: str = option(
         "off",
-        "on: the engines check what a question's stored paths say next, several tokens at a time; auto: where that pays",
+        "on: draft tokens from a question's stored paths and check several at a time; auto: where that pays",
         choices=("auto", "on", "off"),
         alias="drafts",
         may_change=True,
     )
-    tokens: int = option(4, "the longest draft in tokens", bounds=Bounds(1, 128), may_change=True)
+    tokens: int = option(4, "longest draft, in tokens", bounds=Bounds(1, 128), may_change=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ class AsyncOptions:
 
     max_age: int = option(
         4,
-        "do not train on an answer of which a policy sampled a part that is more steps behind than this: it is stored, and "
-        "another question takes its place (with a reward model it is trained on: what is not has no score)",
+        "do not train on answers with a part more than this many steps old: store them, and train on other questions "
+        "(with a reward model, which scores only answers trained on: train on all)",
         bounds=NOT_NEGATIVE,
     )
 
@@ -113,8 +113,8 @@ class CacheOptions:
     )
     keep_versions: int | None = option(
         None,
-        "keep replaced paths for this many steps (default: all, and 10 steps when the cache takes more than 4 GiB); paths "
-        "that a checkpoint needs always stay",
+        "keep replaced paths for this many steps (default: forever, or 10 steps if the cache exceeds 4 GiB); paths that a "
+        "checkpoint needs always stay",
         bounds=NOT_NEGATIVE,
         may_change=True,
     )
@@ -142,7 +142,7 @@ class RewardOptions:
     on_failure: float = option(0.0, "reward of a sample whose reward call raises or times out", bounds=FINITE)
     max_failure_share: float = option(
         0.05,
-        "stop the run when more than this share of a rollout's rewards, and more than one, fails",
+        "stop the run when more than one of a rollout's rewards, and more than this share of them, fail",
         bounds=SHARE,
         may_change=True,
     )
@@ -191,12 +191,12 @@ class RPOConfig:
     select: str = option(
         "uniform",
         "which questions to ask: uniform (data order; replayed ones least recently visited first) or signal (mostly those "
-        "whose samples are likely to differ in score, per generated token)",
+        "with the highest expected score variance per generated token)",
         choices=("uniform", "signal"),
     )
     tail: float = option(
         1.0,
-        "stop a rollout when this share of its groups is done, and go on with the others in the next step; 1: wait for all",
+        "stop a rollout when this share of its groups is done, and continue the others in the next step; 1: wait for all",
         bounds=SHARE_ABOVE_ZERO,
     )
     log_samples: int = option(
@@ -207,15 +207,15 @@ class RPOConfig:
     )
     shared_prefix: str = option(
         "auto",
-        "compute once in training what samples begin with; auto: where possible, after a check; on: or stop",
+        "in training, compute the common start of samples once; auto: where possible, after a check; on: always, or stop",
         choices=("auto", "on", "off"),
         may_change=True,
     )
     engine_limits: str | None = option(
         None,
-        "SEQUENCES or SEQUENCES,TOKENS: at most so many sequences at a time and tokens a pass in an engine (vLLM's "
-        "max_num_seqs and max_num_batched_tokens; default: what vLLM sets for offline work on this hardware; on a CPU "
-        "TOKENS is at least --data.max_len)",
+        "SEQUENCES or SEQUENCES,TOKENS: an engine's most sequences at a time and most tokens per pass (vLLM's max_num_seqs "
+        "and max_num_batched_tokens; default: vLLM's for offline use on this hardware; on a CPU TOKENS is at least "
+        "--data.max_len)",
         may_change=True,
     )
     method: Method = field(default_factory=METHODS["rpo"])

@@ -1,4 +1,4 @@
-"""What mkdocs is told beyond mkdocs.yml: files of the repository that pages link to become part of the site.
+"""Hooks for mkdocs, beside mkdocs.yml: files of the repository that pages link to become part of the site.
 
 Links in a page are written for a reader of the repository, relative to the page's own file. A file below ``docs`` keeps
 its place in the site without that folder; every other one keeps its path. A link that leads nowhere, and a page that would
@@ -27,7 +27,7 @@ def on_files(files: Files, config: Any) -> Files:
     while waiting:
         place = waiting.pop()
         if files.get_file_from_path(place) is not None or not (ROOT / place).is_file():
-            continue  # mkdocs warns of what is not there
+            continue  # mkdocs warns of missing files
         file = File.generated(config, place, abs_src_path=str(ROOT / place))
         files.append(file)
         if file.is_documentation_page():
@@ -36,7 +36,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links between files of the repository as links between files of the site."""
+    """Turn links between the repository's files into links between the site's."""
     here = os.path.dirname(page.file.src_uri) or "."
 
     def in_site(match: re.Match[str]) -> str:

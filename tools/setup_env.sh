@@ -2,7 +2,7 @@
 # Make .venv from requirements/cpu.lock, or say that it is up to date and leave it alone.
 #
 # The stamp (.venv/setup.stamp: hash of the lock, Python version, this folder) is written last, so that an
-# interrupted run is never taken for a finished one; without a matching stamp .venv is removed and made anew.
+# interrupted run is never taken for a finished one; without a matching stamp .venv is rebuilt from scratch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,7 +15,7 @@ stop() {
     exit 1
 }
 
-# stage TITLE COMMAND...: runs the command between a headline and the time that it took.
+# stage TITLE COMMAND...: runs the command between a headline and the time it took.
 stage() {
     local title=$1 started=$SECONDS
     shift
@@ -54,7 +54,7 @@ new_venv() {
     "$base" -m venv .venv || stop "$base -m venv does not work (Debian, Ubuntu: apt install $base-venv)"
 }
 
-# Of 34,800 files the topology imports 6,800: pip compiles none, and the import check those.
+# The topology imports 6,800 of 34,800 files: pip compiles none, the import check only those.
 install() { "$python" -m pip --disable-pip-version-check --no-input install --no-compile "$@"; }
 
 install_pip() {
@@ -77,8 +77,8 @@ install_lock() {
 # Setuptools warns that an editable installation is an editable installation; errors still show.
 install_package() { PYTHONWARNINGS=ignore install --quiet --no-deps --no-build-isolation -e .; }
 
-# What the topology imports is imported, and with that compiled, once: it halves the start of every process of the first
-# run (Ray and a worker that imports everything: 14 s to 7 s on 2 cores). The rest is compiled when something imports it.
+# Everything that the topology imports is imported, and so compiled, once. It halves the start of every process of the
+# first run (Ray and a worker that imports everything: 14 s to 7 s on 2 cores). The rest is compiled on its first import.
 check_imports() {
     env -u PYTHONDONTWRITEBYTECODE DS_ACCELERATOR=cpu VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore "$python" - <<'PYTHON'
 import importlib.util

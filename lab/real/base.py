@@ -1,7 +1,7 @@
 """The base model of the families: SmolLM2-135M-Instruct, warmed up on worked solutions of all of them.
 
-As it comes it solves next to nothing. The warm-up is OpenRLHF's supervised fine-tuning, one pass over short solutions that a
-program wrote; on two cores it takes six minutes with tcmalloc preloaded. The model is kept.
+As released it solves next to nothing. The warm-up is OpenRLHF's supervised fine-tuning, one pass over short solutions
+written by a program; on two cores it takes six minutes with tcmalloc preloaded. The model is kept.
 """
 
 import json
@@ -31,7 +31,7 @@ WARM_UP = {
 
 
 def make(solutions: int = SOLUTIONS) -> None:
-    """Make the model, unless it is there with at least so long a warm-up on the same families.
+    """Make the model, unless it exists with at least as long a warm-up on the same families.
 
     Raises UsageError without the packages, Failed if a command fails.
     """
@@ -54,7 +54,7 @@ def make(solutions: int = SOLUTIONS) -> None:
 
 
 def _run(module: str, words: Sequence[str]) -> None:
-    """Run a module; its output is an aside, on standard error. Raises Failed."""
+    """Run a module, with its output on standard error. Raises Failed."""
     status = subprocess.run([sys.executable, "-m", module, *words], stdout=2).returncode
     if status:
         raise Failed(f"{module} ended with status {status}: what it said stands above")

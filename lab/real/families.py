@@ -1,8 +1,8 @@
 r"""Three families of reasoning-gym: their questions, and worked solutions for the warm-up.
 
-Every family has one long stream of distinct questions, the same for everybody, and each use has its own stretch of it
-(``STRETCH``). No answer is frequent: where one is, a policy learns to give it always. A solution reasons line by line and
-ends in \boxed{}; questions, answers and scorers are reasoning-gym's.
+Every family has one long, fixed stream of distinct questions, and each use has its own stretch of it (``STRETCH``). No
+answer is frequent, because a policy would learn to give it always. A solution reasons line by line and ends in \boxed{};
+questions, answers and scorers are reasoning-gym's.
 """
 
 import itertools
@@ -17,7 +17,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """A data set of reasoning-gym, its size of questions, and how one is solved."""
+    """A data set of reasoning-gym, the size of its questions, and how to solve one."""
 
     name: str
     settings: Mapping[str, int]
@@ -25,7 +25,7 @@ class Family:
     """Metadata -> the lines of a solution, without the box."""
 
     def questions(self) -> Iterator[Entry]:
-        """Distinct questions; there are a few thousand at least."""
+        """Distinct questions, at least a few thousand."""
         from lab.real import add_packages
 
         add_packages()
@@ -65,7 +65,7 @@ def legs(made: Mapping[str, Any]) -> Iterator[str]:
 
 
 def parts(made: Mapping[str, Any]) -> Iterator[str]:
-    """products: the first factor by the tens and the ones of the second, and their sum."""
+    """products: the first factor times the tens and the ones of the second, and the sum."""
     first, second = map(int, made["expression"].split(" * "))
     tens, ones = first * (second - second % 10), first * (second % 10)
     yield f"{first} * {second - second % 10} = {tens}"

@@ -1,7 +1,7 @@
 r"""reasoning-gym's own scorer as a reward: 1.0 where it gives the content of the last \boxed{} full marks, else 0.0.
 
 reasoning-gym also gives part of a mark to a text that merely contains the answer; that would reward guessing, so it counts
-as wrong. A label is what ``families.record`` writes: the entry that the scorer wants, as JSON.
+as wrong. ``families.record`` writes the labels: the entry that the scorer wants, as JSON.
 """
 
 import json

@@ -1,6 +1,6 @@
 """OpenRLHF's supervised fine-tuning in one process: ``python -m lab.real.sft`` with the options of its ``train_sft``.
 
-What OpenRLHF assumes of a GPU host is mended as in training (``openrlhf_rpo.platform``). A CPU without bfloat16 instructions
+OpenRLHF's GPU assumptions are worked around as in training (``openrlhf_rpo.platform``). A CPU without bfloat16 instructions
 computes in float32.
 """
 

@@ -62,7 +62,7 @@ def settings(args: argparse.Namespace, cuts: Sequence[Cut]) -> dict[str, Any]:
 
 
 def _begun_at(file: Path) -> int | None:
-    """The step of an interrupted study, which goes on with it although the run may have made more; else None."""
+    """The step of an interrupted study, which keeps to it even if the run has made more since; else None."""
     begun = read(file) if file.exists() else {"figures": None, "settings": {}}
     return begun["settings"].get("cache_step") if begun["figures"] is None else None
 

@@ -3,7 +3,7 @@
 Every combination of the given values is a trial; other options stay as in the command. Ray Tune runs the trials on the
 cluster of RAY_ADDRESS or on this machine, as many at a time as devices allow, or --parallel. `--epsilon off` never updates
 the cache, which therefore has to be sampled before training: unless the command says otherwise, the study uses
---rpo.method rpo, --rpo.init.mode bulk and --rpo.replay.share 0, as the paper's runs.
+--rpo.method rpo, --rpo.init.mode bulk and --rpo.replay.share 0, as in the paper.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Training time and cost by phase, RPO against the full path (the paper's two sections on overhead).
 
 Seconds are those of the training steps; evaluations, initial cache and start-up are separate, and known for uninterrupted
-runs only. Device hours are hours times the devices that the command asks for. Compare seconds of an idle machine only;
-``neighbours`` beside them is how many cores other work kept busy.
+runs only. Device hours are hours times the devices that the command asks for. Compare only seconds from an idle machine;
+``neighbours`` says how many cores other work kept busy.
 """
 
 import argparse

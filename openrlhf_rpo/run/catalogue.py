@@ -16,17 +16,17 @@ class Figure(NamedTuple):
 
 
 ROLLOUT = {
-    "rpo/score": Figure("", "mean score of the step's samples; in training they see prefixes"),
+    "rpo/score": Figure("", "mean score of the step's samples, which may start from prefixes"),
     "rpo/generated_tokens": Figure("tokens", "sampled in this step, per sample"),
     "rpo/prefix_tokens": Figure("tokens", "reused from the cache, per sample"),
     "rpo/path_length": Figure("tokens", "prefix and response, per sample"),
     "rpo/truncated_rate": Figure("share", "samples that hit their length limit"),
     "rpo/groups_without_variance": Figure(
-        "share", "groups whose scores are all the same: no signal to an estimator that compares"
+        "share", "groups whose scores are all equal: no signal for estimators that compare samples"
     ),
     "rpo/groups_all_right": Figure("share", "groups in which every sample is rewarded"),
     "rpo/groups_all_wrong": Figure("share", "groups in which no sample is rewarded"),
-    "rpo/groups_waiting": Figure("", "groups that --rpo.tail stopped, and that the next step goes on with"),
+    "rpo/groups_waiting": Figure("", "groups that --rpo.tail stopped and the next step continues"),
     "rpo/groups_from_bare_question": Figure(
         "share",
         "groups that start from the bare question: nothing cached, new from the data, after a reset, or after "
@@ -34,35 +34,37 @@ ROLLOUT = {
     ),
     "rpo/cut": Figure("tokens", "dropped from the cached path, per replayed sample (0 if nothing was replayed)"),
     "rpo/policy_age": Figure(
-        "steps", "that the policy which sampled a token is behind the one that trains on it, mean over new tokens"
+        "steps", "how far the policy that sampled a token is behind the one that trains on it; mean over new tokens"
     ),
-    "rpo/policy_age_max": Figure("steps", "the same of the oldest new token"),
+    "rpo/policy_age_max": Figure("steps", "the same for the oldest new token"),
     "rpo/rollout_busy": Figure("share", "of the step in which the rollout side worked, with --train.async_enable"),
-    "rpo/train_busy": Figure("share", "of the step in which the training side did not wait for it"),
-    "rpo/groups_too_old": Figure("", "groups that were stored and not trained on, being older than --rpo.async.max_age"),
+    "rpo/train_busy": Figure("share", "of the step in which training did not wait for the rollout side"),
+    "rpo/groups_too_old": Figure("", "groups that were stored but not trained on, being older than --rpo.async.max_age"),
     "rpo/cache_age": Figure("steps", "since the replayed path was stored, per replayed sample"),
     "rpo/tokens_generated_total": Figure("tokens", "generated since the start of the run, including the initial cache"),
     "rpo/tokens_reused_total": Figure("tokens", "reused since the start of the run"),
     "rpo/rollout_log_prob_gap": Figure(
         "",
-        "mean difference between the engine's and the trainer's log-probs, of the samples that training ran; large when "
-        "weights are stale",
+        "mean absolute difference between the engine's and the trainer's log-probs, over the samples that training ran; "
+        "large when weights are stale",
     ),
-    "rpo/trained_share": Figure("share", "samples that training ran; it leaves out those whose advantage is 0"),
+    "rpo/trained_share": Figure(
+        "share", "samples that training ran; where it learns from advantages alone, those whose advantage is 0 are left out"
+    ),
     "rpo/drafts/tokens": Figure("tokens", "proposed by the question's stored paths, per sample, with --rpo.drafts"),
-    "rpo/drafts/accepted": Figure("share", "drafted tokens that were what the policy drew"),
+    "rpo/drafts/accepted": Figure("share", "drafted tokens that matched the policy's draw"),
     "rpo/drafts/seconds_saved": Figure(
-        "seconds", "that drafts saved an engine, by the passes it does without to compare, with --rpo.drafts auto"
+        "seconds", "saved by drafts per engine, estimated from its passes without drafts, with --rpo.drafts auto"
     ),
     "rpo/verify/gap": Figure(
         "",
-        "mean difference between the log-probs that an engine draws a token with and reads it with, with "
+        "mean absolute difference between a token's log-probs when an engine draws it and when it reads it, with "
         "--rpo.method verify in half precision",
     ),
     "rpo/verify/noise": Figure(
-        "share", "new tokens that verified reuse would reject for that difference alone; they are read, so it does not"
+        "share", "new tokens that verified reuse would reject for that difference alone; it reads them, so it does not"
     ),
-    "rpo/reward_failures_total": Figure("", "rewards that failed since the start of the run, those of evaluations left out"),
+    "rpo/reward_failures_total": Figure("", "rewards that failed since the start of the run, evaluations left out"),
 }
 CACHE = {
     "rpo/cache/replaced": Figure(
@@ -78,26 +80,26 @@ CACHE = {
 TIMING = {
     "timing/verify": Figure(
         "seconds",
-        "until the current policy has scored all stored paths, for methods that need it; groups that are scored are "
-        "generated meanwhile",
+        "until the current policy has scored all stored paths, for methods that need it; scored groups already generate "
+        "meanwhile",
     ),
-    "timing/rollout": Figure("seconds", "generation, behind that"),
+    "timing/rollout": Figure("seconds", "generation after that"),
     "timing/reward": Figure("seconds", "waiting for rewards after generation"),
     "timing/log_probs": Figure("seconds", "forward passes before training, and building the batch"),
     "timing/train": Figure("seconds", "forward, backward and optimizer"),
     "timing/weight_sync": Figure("seconds", "sending weights to the engines"),
-    "timing/cache": Figure("seconds", "reading the cache, and committing the step before"),
+    "timing/cache": Figure("seconds", "reading the cache, and committing the previous step"),
     "timing/waiting": Figure("seconds", "for the rollout side, with --train.async_enable"),
     "timing/own": Figure("seconds", "the rest of the step"),
     "timing/step_total": Figure(
         "seconds",
-        "the whole step, without evaluations and checkpoints; with --train.async_enable the rollout's phases are beside it",
+        "the whole step, without evaluations and checkpoints; with --train.async_enable the rollout's phases run beside it",
     ),
 }
 UPSTREAM = {
     "reward": Figure("", "mean reward of the samples trained on, after shaping and OpenRLHF's length penalties"),
     "score": Figure("", "mean score of the samples trained on"),
-    "shaped_reward": Figure("", "before those penalties; only with a reward model"),
+    "shaped_reward": Figure("", "reward before those penalties; only with a reward model"),
     "return": Figure("", "mean return"),
     "group_reward_std": Figure("", "standard deviation of the rewards in a group"),
     "response_length": Figure("tokens", "generated, per sample trained on"),
@@ -135,8 +137,8 @@ EVALUATION = {
     "eval_seconds": Figure("seconds", "the whole evaluation"),
 }
 FAMILIES = {
-    "rpo/reward/NAME": Figure("", "what a reward function returns as `extra_logs`, averaged over the samples that have it"),
-    "eval_SOURCE_pass1": Figure("share", "mean score of a data source from the bare question (`default` unless rows say)"),
+    "rpo/reward/NAME": Figure("", "a number from a reward function's `extra_logs`, averaged over the samples that have it"),
+    "eval_SOURCE_pass1": Figure("share", "mean score of a data source from the bare question (`default` if rows name none)"),
     "eval_SOURCE_passK": Figure("share", "best of K samples per question (`--eval.n_samples_per_prompt`)"),
     "eval_SOURCE_response_length_mean": Figure("tokens", "per response of this data source"),
     "eval_SOURCE_truncated_rate": Figure("share", "responses of this data source that hit their length limit"),

@@ -1,4 +1,4 @@
-"""Answers of a reward server that no client expects. Each costs its own sample, with its cause; the next is scored."""
+"""Unexpected answers from a reward server. Each costs only its own sample, with its cause; the next is scored."""
 
 import json
 import socket

@@ -1,6 +1,6 @@
 """One model's cached paths as the initial cache of another, through the real command, and the log of samples.
 
-The finished run asked 12 questions, these ask 8 of them; both models of the testbed share their tokenizer.
+The finished run asked 12 questions, these runs ask 8 of them; both models of the testbed share their tokenizer.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What needs more of a run than a path: the policy's view of stored tokens, several paths a question, own methods, LoRA."""
+"""Runs that need more than a path: the policy's view of stored tokens, several paths per question, own methods, LoRA."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model's folder that gets code after the driver has checked it, in a command that is started in that folder."""
+"""A model folder that gains code after the driver has checked it, with the command started in that folder."""
 
 import os
 import shutil

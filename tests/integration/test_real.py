@@ -1,4 +1,4 @@
-"""A pretrained model on tasks that nobody here wrote: warmed up, evaluated and trained through the real commands."""
+"""A pretrained model on third-party tasks: warmed up, evaluated and trained through the real commands."""
 
 import json
 

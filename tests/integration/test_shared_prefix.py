@@ -1,6 +1,6 @@
 """Sharing prefixes trains the same model: the real command with it and without, from the same seed.
 
-Without it in OpenRLHF's own dynamic micro-batches of packed rows, which torch's attention takes apart where there is no
+The run without it has OpenRLHF's own dynamic micro-batches of packed rows, which torch's attention takes apart without
 flash-attn: several micro-batches make one gradient, that of fixed ones.
 """
 

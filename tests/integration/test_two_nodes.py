@@ -1,4 +1,4 @@
-"""Two Ray nodes on one machine: controller and database on the driver's; the other dies, or does not see its files."""
+"""Two Ray nodes on one machine: controller and database on the driver's; the other dies, or cannot see its files."""
 
 import os
 import shutil

@@ -18,7 +18,7 @@ class Replay(Method):
         bounds=SHARE_BELOW_ONE,
     )
     replay_max_reuses: int = option(
-        0, "start from the bare question after this many replays of it in a row; 0: never", bounds=NOT_NEGATIVE
+        0, "after this many replays of a question in a row, start from the bare question; 0: never", bounds=NOT_NEGATIVE
     )
 
     @property
