@@ -39,7 +39,7 @@ def draw_plan(rng: random.Random, folder: Path, first: bool) -> Plan:
         return Plan(kind, call("trainer.fit"), rng.uniform(0, 12))
     if kind == "checkpoint":
         # Leftovers of an earlier attempt are gone by then.
-        return Plan(kind, lambda attempt: staging.exists() and "trainer.fit" in attempt.calls(), rng.uniform(0, 0.5))
+        return Plan(kind, lambda attempt: any(staging.glob("*")) and "trainer.fit" in attempt.calls(), rng.uniform(0, 0.5))
     if kind == "forward":
         return Plan(kind, call("policy.forward"), rng.uniform(0, 0.3))
     if kind == "train":
@@ -72,7 +72,7 @@ def phase(folder: Path, calls: set[str], plan: Plan, eval_steps: int) -> tuple[s
         return "saving the model", step
     if "trainer.fit" not in calls:
         return "start-up", step
-    if staging.exists():
+    if any(staging.glob("*")):  # the folder itself stays
         copying = any(staging.rglob("rpo_cache.db*"))
         return ("database copy, publishing" if copying else "writing a checkpoint"), step
     if not initialised:

@@ -174,7 +174,7 @@ def test_verify_goes_on_after_a_damage(file, capfd):
     said = capfd.readouterr().out
     assert "path 4 of question q (step 2) is damaged (score holds 'good', not a finite number)" in said
     assert "the record of step 2 is damaged (created_at holds 'yesterday', not a time)" in said
-    assert said.count("(cut holds -1, not a whole number from 0 to 2147483647)") == 3 and "5 problems" in said
+    assert said.count("(cut holds -1, not a whole number from 0 to 2147483647)") == 3 and "damaged: 5" in said
 
 
 def test_an_error_names_the_row_and_the_column(refused, file):
