@@ -19,7 +19,8 @@ def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
     if len({file.resolve() for file in files}) < len(files):
         raise ResultError("a result is named twice: one is compared with others")
     documents = [(file, _finished(file)) for file in files]
-    compared, refused = comparisons(documents)
+    names = _names(files)
+    compared, refused = _comparisons(documents, names)
     if to_compare:
         refused += _alone(documents)
     out.emit(
@@ -28,7 +29,6 @@ def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
             "comparisons": compared,
         }
     )
-    names = _names(files)
     ks = sorted({int(k) for _, d in documents for k in d["figures"]["pass_at_k"]} - {1})
     out.table(
         ["result", "accuracy", "95 %", "sd", *(f"pass@{k}" for k in ks), "tokens", "truncated", "questions", "samples"],
@@ -48,10 +48,11 @@ def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
         raise ResultError("\n".join(refused))
 
 
-def comparisons(documents: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[list[dict[str, Any]], list[str]]:
+def _comparisons(
+    documents: Sequence[tuple[Path, dict[str, Any]]], names: dict[Path, str]
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Each result against the first one with the same questions, and the reasons why others were not compared."""
     first: dict[str, tuple[Path, dict[str, Any]]] = {}
-    names = _names([file for file, _ in documents])
     found, refused = [], []
     for file, document in documents:
         base_file, base = first.setdefault(document["settings"]["questions"], (file, document))

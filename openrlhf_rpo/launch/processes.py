@@ -54,16 +54,15 @@ def _check_places(args: SimpleNamespace, dealt_evenly: bool) -> None:
                 "a micro-batch",
             )
         else:
+            dealt = f"{where}, and a step's {samples} samples make {batches} batches of --rollout.micro_batch_size {micro}"
             need(
                 -(-batches // -(-batches // processes)) == processes,
-                f"{where}, and a step's {samples} samples make {batches} batches of --rollout.micro_batch_size {micro}, "
-                f"dealt {-(-batches // processes)} at a time: each process needs one. Lower --{name}.num_gpus_per_node or "
-                "--rollout.micro_batch_size",
+                f"{dealt}, dealt {-(-batches // processes)} at a time: each process needs one. Lower "
+                f"--{name}.num_gpus_per_node or --rollout.micro_batch_size",
             )
             need(
                 args.ds.zero_stage < 3 or batches % processes == 0,
-                f"{where}, and a step's {samples} samples make {batches} batches of --rollout.micro_batch_size {micro}: at "
-                "--ds.zero_stage 3 each process needs equally many, or the others wait for one with fewer",
+                f"{dealt}: at --ds.zero_stage 3 each process needs equally many, or the others wait for one with fewer",
             )
 
 

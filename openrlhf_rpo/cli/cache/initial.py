@@ -11,7 +11,7 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.console import Output
 from openrlhf_rpo.errors import Failed, UsageError
-from openrlhf_rpo.exchange.sources import import_source
+from openrlhf_rpo.exchange.sources import Source, import_source
 from openrlhf_rpo.launch.cluster import choose_device
 from openrlhf_rpo.launch.options import given_options, parse
 from openrlhf_rpo.run.files import cache_name, cache_url, fingerprints, model_place
@@ -34,10 +34,10 @@ def import_(args: Namespace, out: Output) -> int:
         raise UsageError(f"{own[0]}: `cache import SOURCE` sets it itself, leave it out")
     upstream.check_version()
     run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])
-    import_source(run)  # if missing, said without naming an option the user did not give
+    source = import_source(run)  # if missing, said without naming an option the user did not give
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the checks and vLLM's import print
-            report = _import(run, RPOConfig.from_namespace(run.rpo))
+            report = _import(run, RPOConfig.from_namespace(run.rpo), source)
     except RewardFailures as error:
         raise Failed(f"{error}\n  Run the same command again to continue where it stopped") from error
     out.emit({"cache": cache_name(run)} | vars(report) | {"matched": report.matched})
@@ -45,7 +45,7 @@ def import_(args: Namespace, out: Output) -> int:
     return 0
 
 
-def _import(run: SimpleNamespace, config: RPOConfig) -> "ImportReport":
+def _import(run: SimpleNamespace, config: RPOConfig, source: Source) -> "ImportReport":
     choose_device(run)
     # These import OpenRLHF: only after choose_device.
     from openrlhf_rpo.launch.preflight import check_run
@@ -72,6 +72,6 @@ def _import(run: SimpleNamespace, config: RPOConfig) -> "ImportReport":
         if scorer is not None:
             resources.callback(scorer.close)
         rollout = Rollout(Generator([], False), scorer, cache, tokenizer, config, run)  # only to score
-        report = import_paths(cache, rollout, questions, import_source(run), config)
+        report = import_paths(cache, rollout, questions, source, config)
         cache.mark_initialised()
     return report

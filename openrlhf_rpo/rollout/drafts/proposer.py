@@ -129,16 +129,16 @@ class ThriftyProposer(Proposer):
         return super().forget(name)
 
     def pays(self, sampled_token_ids: list[list[int]]) -> bool:
-        now, running = time.perf_counter(), self.runner.input_batch.req_ids
-        if self.requests.issuperset(running):  # no prompt was read, nothing was waited for
-            given = {request: len(sampled) for request, sampled in zip(running, sampled_token_ids, strict=True)}
+        now = time.perf_counter()
+        given = dict(zip(self.runner.input_batch.req_ids, map(len, sampled_token_ids), strict=True))
+        if self.requests.issuperset(given):  # no prompt was read, nothing was waited for
             self.spent += now - self.began
             self.lengths.update(given)
             if self.drafting == self.drafted:  # the time includes handing out the last pass's tokens
                 self.pace.add(len(self.requests), self.drafting, sum(given.values()), now - self.began)
-        self.requests = {request for request, sampled in zip(running, sampled_token_ids, strict=True) if sampled}
+        self.requests = {request for request, n_tokens in given.items() if n_tokens}
         self.began, self.drafted = now, self.drafting
-        self.drafting = self.pace.pays(len(running))
+        self.drafting = self.pace.pays(len(given))
         return self.drafting
 
 

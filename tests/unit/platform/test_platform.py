@@ -288,3 +288,13 @@ def test_a_port_in_use_is_never_chosen():
     with socket.create_server(("", taken)), nothing_left:
         cpu.free_port(range(taken, taken + 1))
     assert cpu.free_port(range(taken, taken + 1)) == taken
+
+
+def test_a_compiler_that_only_images_for_running_name_is_none(monkeypatch, tmp_path):
+    from torch.utils import cpp_extension
+
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
+    assert not cpu.has_nvcc()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch()
+    assert cpu.has_nvcc()
