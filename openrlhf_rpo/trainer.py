@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import Any
 
 import ray
-import torch
 
 from openrlhf_rpo.algo.methods.decide import decide
 from openrlhf_rpo.cache.store import PathCache
@@ -132,8 +131,7 @@ class _RPOTrainer(BasePPOTrainer):
             with self.clock("log_probs"):
                 experiences = self.make_experience(batch.kept)
             batch = self.with_model_scores(batch, experiences)
-            with self.clock("train"):
-                status = self.train_on(experiences, step)
+            status = self.train_on(experiences, step)
             step += 1
             with self.source.still():
                 self.finish(batch, step, status)
@@ -213,23 +211,28 @@ class _RPOTrainer(BasePPOTrainer):
         """Train actor and critic on the experiences (upstream: ``train_step``); returns the optimizer's metrics."""
         status = self._compute_rollout_stats(experiences)
         status["rpo/trained_share"] = share = trained_share(experiences, self.args)
-        dealt = experiences
+        dealt = deal_again(experiences, self.args) if share < 1 else experiences
+        if needs_old_log_probs(self.args):  # else the training step has them, and reports the gap
+            with self.clock("log_probs"):
+                status["rollout_log_prob_gap"] = self.experience_maker.fill_in_old_log_probs(dealt)
         if self.args.train.dynamic_batch_enable and not shares_prefixes(self.args):
-            dealt = balance_experiences(experiences, self.args)
-        elif share < 1:
-            dealt = deal_again(experiences, self.args)
+            dealt = balance_experiences(dealt, self.args)
+        with self.clock("train"):
+            status |= self.train_policy(dealt, step)
+        need_finite(status, step + 1)
+        return status
+
+    def train_policy(self, dealt: list[Any], step: int) -> dict[str, Any]:
+        """Actor, critic and the adaptive KL coefficient, on micro-batches as the ranks get them."""
         refs = []
         if step > self.args.critic.freezing_steps:  # a frozen actor would keep them for later
             refs += self.actor_model_group.async_run_method_batch(method_name="append", experience=dealt)
         if self.critic_model_group is not None:
             refs += self.critic_model_group.async_run_method_batch(method_name="append", experience=dealt)
         ray.get(refs)
-        status |= self.ppo_train(step)
+        status: dict[str, Any] = self.ppo_train(step)
         if "kl" in status:
             self.kl_ctl.update(status["kl"], self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt)
-        if needs_old_log_probs(self.args):  # else the training step reported it
-            status["rollout_log_prob_gap"] = torch.cat([e.info["rollout_log_prob_gap"] for e in experiences]).mean().item()
-        need_finite(status, step + 1)
         return status
 
     def commit(self, batch: Batch, step: int, trained: dict[str, Any]) -> dict[str, float]:

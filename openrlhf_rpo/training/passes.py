@@ -6,20 +6,24 @@ LOGITS_AT_ONCE = 2**26
 """Logits computed at a time: 256 MiB in float32."""
 
 
+def kl_in_reward(args: SimpleNamespace) -> bool:
+    """Whether rewards, and so advantages, read the old log-probs: a KL penalty that is no loss."""
+    return args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
+
+
 def needs_old_log_probs(args: SimpleNamespace) -> bool:
     """Whether the old log-probs need a forward pass of their own before training.
 
     With exactly one optimizer step per rollout, the old policy is the current one, so the training step's log-probs serve.
-    The pass is still needed if something reads them earlier (a KL penalty in the reward, steps that train only the critic),
-    or with LoRA dropout, which is off in that pass and on in training.
+    The pass is still needed if something reads them earlier (``kl_in_reward``, steps that train only the critic), or with
+    LoRA dropout, which is off in that pass and on in training.
     """
     one_update = (
         args.train.max_epochs == 1
         and args.train.batch_size == args.rollout.batch_size * args.rollout.n_samples_per_prompt
         and args.critic.freezing_steps < 0
     )
-    kl_in_reward = args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
-    return not one_update or kl_in_reward or args.ds.lora.dropout > 0
+    return not one_update or kl_in_reward(args) or args.ds.lora.dropout > 0
 
 
 def learns_from_advantages_alone(args: SimpleNamespace) -> bool:

@@ -11,7 +11,7 @@ import torch
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.average import EMA_FILE, keep_in_float32, load_ema, rounded, save_ema
 from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode, works_in_chunks
-from openrlhf_rpo.training.shared_prefix.actor import compute_in_chunks, share_prefixes
+from openrlhf_rpo.training.shared_prefix.actor import SharedForward, compute_in_chunks, share_prefixes
 from openrlhf_rpo.training.shared_prefix.critic import share_critics_prefixes
 from openrlhf_rpo.training.trainers import RPOActorTrainer, RPOCriticTrainer
 from openrlhf_rpo.upstream import STAGING, CriticModelActor, PolicyModelActor, actor_trainer, critic_trainer
@@ -71,6 +71,16 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
             keep_in_float32(self.ema_model)
             if self.checkpoint_states:
                 load_ema(self.ema_model, _ema_file(strategy.args, _latest(strategy.args)))
+
+    def forward(self, rows: list[int] | None = None, **batch: Any) -> torch.Tensor:
+        """As upstream; only these ``rows`` of the batch, if given. Sharing is checked on all, that is on whole groups."""
+        if rows is None:
+            return super().forward(**batch)
+        shared = self.actor.forward
+        if isinstance(shared, SharedForward) and not shared.checked:
+            device = torch.cuda.current_device()
+            shared.trusted(*(batch[name].to(device) for name in ("sequences", "action_mask", "attention_mask")))
+        return super().forward(**{name: tensor[rows] for name, tensor in batch.items()})
 
     def fit(self, kl_ctl: float = 0.0) -> dict[str, Any]:
         seed_round(self.strategy.seed, self.actor.model.global_steps)

@@ -33,13 +33,18 @@ def computed(sample: "Experience", skips: bool = True) -> torch.Tensor:
     return row[:1] if skips and not teaches(sample) else row
 
 
-def teaching_part(experience: "Experience") -> "Experience":
-    """Its rows that teach; the shortest one if none does, because every process takes part in every backward pass."""
+def teaching_rows(experience: "Experience") -> list[int]:
+    """The rows that teach; the shortest one if none does, because every process takes part in every pass."""
     rows = teaches(experience).nonzero().flatten().tolist()
+    return rows or [int(experience.attention_mask.sum(-1).argmin())]
+
+
+def teaching_part(experience: "Experience") -> "Experience":
+    rows = teaching_rows(experience)
     if len(rows) == len(experience.sequences):
         return experience
     samples = remove_padding_in_sequences(split_experience_batch(experience))
-    return make_experience_batch([samples[i] for i in rows or [int(experience.attention_mask.sum(-1).argmin())]])
+    return make_experience_batch([samples[i] for i in rows])
 
 
 def figures_of_all(status: dict[str, Any], experience: "Experience") -> None:

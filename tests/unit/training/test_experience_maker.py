@@ -214,7 +214,7 @@ def test_scores_given_at_rollout_are_not_shaped_again(reward_model, monkeypatch)
     maker = make(RPOExperienceMaker, training_args(rpo__shaping__alpha=1.0))
     made = maker.make_experience(experiences_of(maker, two_groups()))
     assert [r.item() for r in rows(made, "rewards")] == [1.0, 0.0, 1.0, 1.0]
-    torch.testing.assert_close(torch.cat([e.info["rollout_log_prob_gap"] for e in made]), torch.full((4,), 0.25))
+    torch.testing.assert_close(torch.cat([rollout_log_prob_gap(e) for e in made]), torch.full((4,), 0.25))
 
 
 def test_upstreams_own_penalties_are_there_again_afterwards():

@@ -18,16 +18,17 @@ PROMPT = (10, 11)
 
 
 class Models:
-    """A group of model actors in this process; counts the micro-batches that it was asked to run."""
+    """A group of model actors in this process; keeps how many rows each micro-batch had that it was asked to run."""
 
     duplicate_actors = 1
 
     def __init__(self):
-        self.asked = 0
+        self.asked = []
 
-    def async_run_method_batch(self, method_name, sequences, action_mask, **others):
-        self.asked += len(sequences)
-        return [[torch.full(mask.shape, -1.0) for mask in action_mask]]
+    def async_run_method_batch(self, method_name, sequences, action_mask, attention_mask, rows=None, **others):
+        rows = rows or [range(len(batch)) for batch in sequences]
+        self.asked += map(len, rows)
+        return [[torch.full((len(own), mask.shape[1]), -1.0) for own, mask in zip(rows, action_mask, strict=True)]]
 
 
 @pytest.fixture(autouse=True)
@@ -83,19 +84,44 @@ def test_micro_batches_are_whole_groups_and_ranks_get_equal_cost():
     assert len(first_rank & {0, 3}) == 1  # the two long groups are on different ranks
 
 
-def test_no_pass_is_made_for_old_log_probs_that_the_training_step_has():
+def test_no_pass_is_made_before_the_advantages_are_known():
     made, actor = maker()
     experiences = made.make(groups(), samples())
-    assert actor.asked == 0
+    assert actor.asked == []
     for experience in experiences:
         assert (
             experience.action_log_probs.isnan().all() and experience.action_log_probs.shape == experience.action_mask.shape
         )
-        assert experience.advantages.isfinite().all() and "rollout_log_prob_gap" not in experience.info
+        assert experience.advantages.isfinite().all()
 
 
-def test_the_pass_is_made_where_the_policy_changes_within_a_step():
+def test_a_kl_penalty_in_the_reward_reads_the_log_probs_of_all_rows_first():
+    made, actor = maker(algo__kl__init_coef=0.01, algo__advantage__estimator="reinforce", ref__num_gpus_per_node=2)
+    experiences = made.make(groups(), samples())
+    assert actor.asked == [3] * 4
+    assert made.fill_in_old_log_probs(experiences) == pytest.approx(0.5)  # the engine's are -0.5
+    assert actor.asked == [3] * 4 and all((e.action_log_probs == -1).all() for e in experiences)
+
+
+def test_old_log_probs_are_computed_for_the_rows_that_are_trained():
     made, actor = maker(train__batch_size=6)
     experiences = made.make(groups(), samples())
-    assert actor.asked == 4
-    assert all((e.action_log_probs == -1).all() and "rollout_log_prob_gap" in e.info for e in experiences)
+    for experience, silent in zip(experiences, ([], [1], [0, 2], [0, 1, 2]), strict=True):
+        experience.advantages[silent] = 0
+    assert made.fill_in_old_log_probs(experiences) == pytest.approx(0.5)  # the engine's are -0.5
+    assert actor.asked == [3, 2, 1, 1] and all(e.action_log_probs.isfinite().all() for e in experiences)
+    for experience, left_out in zip(experiences, ([], [1], [0, 2]), strict=False):
+        kept = [i for i in range(3) if i not in left_out]
+        assert (experience.action_log_probs[kept] == -1).all()
+        assert torch.equal(experience.action_log_probs[left_out], experience.rollout_log_probs[left_out])
+    assert ((experiences[3].action_log_probs == -1).all(-1)).sum() == 1  # every process takes part in every pass
+
+
+def test_a_kl_loss_trains_all_rows_and_needs_the_log_probs_of_all():
+    made, actor = maker(train__batch_size=6, algo__kl__init_coef=0.01, ref__num_gpus_per_node=2)
+    made.args.algo.kl.use_loss = True
+    experiences = made.make(groups(), samples())
+    for experience in experiences:
+        experience.advantages[:] = 0
+    made.fill_in_old_log_probs(experiences)
+    assert actor.asked == [3] * 4

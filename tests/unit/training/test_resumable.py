@@ -20,6 +20,8 @@ from openrlhf_rpo.training.resumable import (
     staged,
     without_buffers,
 )
+from openrlhf_rpo.training.shared_prefix.actor import SharedActor, share_prefixes
+from tests.unit.training.shared_prefix.conftest import batch, group, plain_actor, tiny_model
 
 
 @pytest.fixture
@@ -57,6 +59,23 @@ def test_the_critic_draws_by_its_own_steps(monkeypatch):
     first = run(5)
     torch.rand(100)
     assert run(5) == first != run(6)
+
+
+# ── Some rows of a batch ──
+
+
+def test_some_rows_have_the_log_probs_that_they_have_among_all_and_sharing_is_checked_on_all(monkeypatch):
+    checked, check = [], SharedActor.check
+    monkeypatch.setattr(SharedActor, "check", lambda self, *batch: checked.append(len(batch[0])) or check(self, *batch))
+    sequences, attention_mask, action_mask = batch(group(3, 12, [5, 2, 7, 4]))
+    asked = {"sequences": sequences, "action_mask": action_mask, "attention_mask": attention_mask}
+    actor = object.__new__(upstream.unwrap(RPOPolicyActor))
+    actor.actor, actor.strategy = plain_actor(tiny_model()), SimpleNamespace(ring_attn_group=None)
+    whole = actor.forward(**asked)
+    share_prefixes(actor.actor, "on", "policy")
+    for rows in ([2], [0, 3]):
+        torch.testing.assert_close(actor.forward(rows=rows, **asked), whole[rows], rtol=0, atol=1e-5)
+    assert checked == [4]
 
 
 # ── Checkpoints ──

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from openrlhf_rpo.run.phases import PhaseClock
 from openrlhf_rpo.trainer import _RPOTrainer
-from openrlhf_rpo.training.experience_maker import rollout_log_prob_gap
 from openrlhf_rpo.training.shared_prefix.actor import SharedActor, share_prefixes
 from openrlhf_rpo.training.teaching import deal_again, teaches, teaching_part
 from openrlhf_rpo.training.trainers import RPOActorTrainer, RPOCriticTrainer
@@ -158,6 +158,17 @@ def test_leaving_out_samples_without_an_advantage_changes_neither_gradient_nor_f
     assert status["reward"] == 3.5  # of all
 
 
+@pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT.keys())
+def test_rows_that_are_left_out_need_no_old_log_probs(parsed, silent):
+    """They have the engine's: in a micro-batch of none that teach, one of them runs."""
+    args = parsed(train__batch_size=4, train__micro_batch_size=2)
+    old = old_log_probs()
+    wanted, _ = train(args, old, silent)
+    old[list(silent)] = experience(old).rollout_log_probs[list(silent)]
+    gradient, _ = train(args, old, silent)
+    assert torch.equal(gradient, wanted) and gradient.isfinite().all()
+
+
 def test_samples_that_do_not_teach_are_not_run(parsed):
     def ran(silent, *flags, **changes):
         found = []
@@ -189,19 +200,20 @@ def test_the_comparison_on_the_first_batch_takes_no_more_tokens_than_training(pa
 def test_old_log_probs_and_dynamic_micro_batches_without_sharing_end_a_step(parsed):
     """Upstream deals the samples anew, with lists for figures."""
     args = parsed("--train.dynamic_batch_enable", rpo__shared_prefix="off", algo__kl__init_coef=0.01)
-    dealt, old = [], old_log_probs()
-    made = experience(old)
-    made.info["rollout_log_prob_gap"] = rollout_log_prob_gap(made)
+    dealt, made, asked = [], experience(old_log_probs()), []
     run = SimpleNamespace(
         args=args,
+        clock=PhaseClock(),
+        experience_maker=SimpleNamespace(fill_in_old_log_probs=lambda experiences: asked.extend(experiences) or 0.5),
         _compute_rollout_stats=lambda experiences: {"rollout/num_samples": 8.0},
         actor_model_group=SimpleNamespace(async_run_method_batch=lambda **asked: dealt.extend(asked["experience"]) or []),
         critic_model_group=None,
         ppo_train=lambda step: {"policy_loss": 0.1},
+        train_policy=lambda dealt, step: _RPOTrainer.train_policy(run, dealt, step),
     )
     status = _RPOTrainer.train_on(run, [made], 0)
     assert sum(len(micro.sequences) for micro in dealt) == 8
-    assert status["rollout_log_prob_gap"] == pytest.approx(rollout_log_prob_gap(made).mean().item())
+    assert asked == [made] and status["rollout_log_prob_gap"] == 0.5
 
 
 def test_the_part_that_teaches_has_no_padding_of_others():
