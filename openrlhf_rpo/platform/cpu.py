@@ -107,13 +107,15 @@ def _no_shared_memory_reduce(module: Any) -> None:
 
 
 def _torch_adam(module: Any) -> None:
-    """Use torch's AdamW instead of DeepSpeed's equal fused one, which is compiled (on a CPU 50 s on a new machine)."""
+    """Use torch's fused AdamW instead of DeepSpeed's, which is compiled (on a CPU 50 s on a new machine)."""
     configure = module.DeepSpeedEngine.get_optimizer_configuration
 
     def without_compiling(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if not self.zero_use_cpu_optimizer():  # --ds.adam_offload has its own optimizer
-            parameters.setdefault(module.TORCH_ADAM_PARAM, True)
-        return configure(self, parameters, *args, **kwargs)
+        if self.zero_use_cpu_optimizer():  # --ds.adam_offload has its own optimizer
+            return configure(self, parameters, *args, **kwargs)
+        parameters.setdefault(module.TORCH_ADAM_PARAM, True)
+        adam, _ = configure(self, parameters, *args, **kwargs)
+        return adam, {"fused": True}
 
     module.DeepSpeedEngine.get_optimizer_configuration = without_compiling
 

@@ -27,8 +27,7 @@ def moving_average(strategy: Any, model: Any, average: Any, beta: float = 0.992,
         return
     for parameter, mean in zip(model.parameters(), average.parameters(), strict=True):
         if parameter.requires_grad:
-            now = parameter.data.to(mean.device, torch.float32)
-            mean.data.copy_((1 - beta) * now + beta * mean.data)
+            mean.mul_(beta).add_(parameter.to(mean.device), alpha=1 - beta)  # in float32, without a copy
 
 
 @contextmanager

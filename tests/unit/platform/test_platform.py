@@ -179,10 +179,12 @@ before = model.weight.clone()
 engine, optimizer, *_ = deepspeed.initialize(model=model, config=config)
 engine.backward(engine(torch.ones(1, 2)).sum())
 engine.step()
+print(engine.basic_optimizer.defaults["fused"])
 print((before - engine.module.weight).tolist())
 torch.distributed.destroy_process_group()  # its threads abort a process that ends around them
 """
-    assert json.loads(run(program, "cpu")[-1])[0] == pytest.approx([0.1, 0.1])  # Adam's first step: the learning rate
+    *_, fused, moved = run(program, "cpu")
+    assert fused == "True" and json.loads(moved)[0] == pytest.approx([0.1, 0.1])  # Adam's first step: the learning rate
     assert not (tmp_path / "compiled").exists()
 
 
