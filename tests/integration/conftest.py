@@ -226,12 +226,10 @@ DETERMINISTIC = {
 def finished_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> TrainingRun:
     """Six deterministic steps with evaluation, checkpoints, TensorBoard and W&B; shared by every test that only looks.
 
-    The test process that comes first makes it; the others wait for it. It is kept in the folder RPO_FINISHED_RUN, if that is
-    set, for the next tests of the same code.
+    The test process that comes first makes it; the others wait for it.
     """
     shared = tmp_path_factory.getbasetemp()
-    own = (shared if worker_id == "master" else shared.parent) / "finished"
-    folder = Path(os.environ.get("RPO_FINISHED_RUN", own))
+    folder = (shared if worker_id == "master" else shared.parent) / "finished"
     done = folder / "run.json"
     with FileLock(folder.with_suffix(".lock")):
         if not done.exists():
@@ -266,16 +264,17 @@ def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "RAY_ADDRESS" not in os.environ
 
 
-# The longest first, so that all test processes end together; the second one needs no finished run, which the first makes.
-LONG = [
+# What takes longest, by the names of the files.
+LONGEST_FIRST = [
     "faults",
     "studies",
     "two_nodes",
-    "asynchronous",
     "options",
+    "asynchronous",
+    "evaluation",
+    "resume",
     "methods",
     "real",
-    "resume",
     "import",
     "ray_job",
     "shared_prefix",
@@ -284,23 +283,25 @@ LONG = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts Ray (``-m "not ray"`` leaves it out) and takes long, so it goes first.
+    """Everything here starts Ray (``-m "not ray"`` leaves it out) and takes long, so it goes first, the longest files before
+    the others, so that all test processes end together.
 
-    One test process makes the finished run. The other shows with quick tests that something moves, then takes the files
-    that need no finished run, then all take the rest. The long tests' files have an order of their own.
+    One test process makes the finished run. The other shows with quick tests that something moves, then takes what needs no
+    finished run, the image first, then all take the rest.
     """
     here = Path(__file__).parent
+    place = {f"test_{name}": i for i, name in enumerate(LONGEST_FIRST)}
     ours = [item for item in items if item.path.parent == here]
     for item in ours:
         item.add_marker("ray")
         item.add_marker(pytest.mark.timeout(1800))  # several runs a test, two test processes at a time
-    need = list(dict.fromkeys(item.path for item in ours if "finished_run" in item.fixturenames))
+    need = {item.path for item in ours if "finished_run" in item.fixturenames}
+    first = min(need, key=lambda path: place.get(path.stem, len(place)), default=None)
 
-    def turn(item: pytest.Item) -> int:
+    def turn(item: pytest.Item) -> tuple[int, int]:
         if item.path.parent != here:
-            return 1 if item.path.parent.name == "algo" else 4
-        if item.get_closest_marker("long"):
-            return LONG.index(item.path.stem.removeprefix("test_"))
-        return 2 if item.path not in need else 0 if item.path == need[0] else 3
+            return {"algo": 1, "image": 2}.get(item.path.parent.name, 5), 0
+        when = 0 if item.path == first else 4 if item.path in need else 3
+        return when, place.get(item.path.stem, len(place))
 
     items.sort(key=turn)
