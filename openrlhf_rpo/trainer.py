@@ -211,12 +211,12 @@ class _RPOTrainer(BasePPOTrainer):
         """Train actor and critic on the experiences (upstream: ``train_step``); returns the optimizer's metrics."""
         status = self._compute_rollout_stats(experiences)
         status["rpo/trained_share"] = share = trained_share(experiences, self.args)
-        dealt = deal_again(experiences, self.args) if share < 1 else experiences
-        if needs_old_log_probs(self.args):  # else the training step has them, and reports the gap
-            with self.clock("log_probs"):
+        with self.clock("log_probs"):
+            dealt = deal_again(experiences, self.args) if share < 1 else experiences
+            if needs_old_log_probs(self.args):  # else the training step has them, and reports the gap
                 status["rollout_log_prob_gap"] = self.experience_maker.fill_in_old_log_probs(dealt)
-        if self.args.train.dynamic_batch_enable and not shares_prefixes(self.args):
-            dealt = balance_experiences(dealt, self.args)
+            if self.args.train.dynamic_batch_enable and not shares_prefixes(self.args):
+                dealt = balance_experiences(dealt, self.args)
         with self.clock("train"):
             status |= self.train_policy(dealt, step)
         need_finite(status, step + 1)
@@ -249,11 +249,12 @@ class _RPOTrainer(BasePPOTrainer):
         if self.args.algo.dynamic_filtering_enable:
             metrics["dynamic_filtering_pass_rate"] = 100 * fmean(self.batches.trains(group, step) for group in groups)
         metrics |= {
-            "rpo/rollout_log_prob_gap": trained["rollout_log_prob_gap"],
             "rpo/reward_failures_total": float(batch.failures),
             **batch.metrics,
             **self.source.timing(batch),
         }
+        if "rollout_log_prob_gap" in trained:  # else the step trained the critic alone
+            metrics["rpo/rollout_log_prob_gap"] = trained["rollout_log_prob_gap"]
         self.totals, self.failures = metrics, batch.failures
         with self.clock("cache"):  # counted in the next step's record
             record = StepRecord(step, self.stream.episode, self.stream.position, metrics)

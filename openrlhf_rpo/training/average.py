@@ -27,7 +27,7 @@ def moving_average(strategy: Any, model: Any, average: Any, beta: float = 0.992,
         return
     for parameter, mean in zip(model.parameters(), average.parameters(), strict=True):
         if parameter.requires_grad:
-            mean.mul_(beta).add_(parameter.to(mean.device), alpha=1 - beta)  # in float32, without a copy
+            mean.mul_(beta).add_(parameter.to(mean.device), alpha=1 - beta)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 from openrlhf_rpo.algo.shaping import shape_rewards
 from openrlhf_rpo.algo.variance import CENTERED, has_signal
 from openrlhf_rpo.config import RPOConfig
-from openrlhf_rpo.training.passes import kl_in_reward, learns_from_advantages_alone, shares_prefixes
+from openrlhf_rpo.training.passes import old_log_probs_come_first, shares_prefixes
 from openrlhf_rpo.training.shared_prefix.batches import drawn_order, fewest_micro_batches, fit, micro_batches, over_ranks
 from openrlhf_rpo.training.teaching import teaching_rows
 from openrlhf_rpo.types import Group
@@ -37,32 +37,28 @@ class RPOExperienceMaker(RemoteExperienceMaker):
     def make(self, groups: Sequence[Group], samples: list["Experience"]) -> list["Experience"]:
         """Forward passes, advantages and returns of ``samples``, the samples of ``groups`` in order.
 
-        Old log-probs are NaN unless rewards read them: the training step or ``fill_in_old_log_probs`` computes them.
+        Old log-probs are NaN unless ``old_log_probs_come_first``.
         """
         self.groups = groups
         return self.make_experience_batch(samples)
 
     @torch.no_grad()
     def fill_in_old_log_probs(self, experiences: list["Experience"]) -> float:
-        """Give ``experiences``, as the ranks get them, the policy's log-probs; returns their mean ``rollout_log_prob_gap``.
-
-        Only the rows that training runs are computed. The others keep the engine's log-probs: a micro-batch of none that
-        teach runs one of them, without a gradient.
-        """
+        """Give ``experiences``, as the ranks get them, the policy's log-probs where training reads them, unless they came
+        first; returns the mean ``rollout_log_prob_gap`` of these rows, 0 if there are none."""
         args, rows = self.args, [list(range(len(e.sequences))) for e in experiences]
-        if learns_from_advantages_alone(args):
+        if not old_log_probs_come_first(args):
             rows = list(map(teaching_rows, experiences))
-        if not kl_in_reward(args):
             names = ("sequences", "action_mask", "attention_mask")
             columns = {name: [getattr(e, name) for e in experiences] for name in names}
             colocated = args.train.colocate_all or args.train.colocate_actor_ref
             refs = super()._dispatch_forward(self.actor_model_group, colocated, rows=rows, **columns)
             found = self._flatten_results(refs, args.ds.ring_attn_size * args.ds.tensor_parallel_size)
             for experience, own, log_probs in zip(experiences, rows, found, strict=True):
-                experience.action_log_probs = experience.rollout_log_probs.nan_to_num(0, 0, 0)
-                experience.action_log_probs[own] = log_probs.float()
-        gaps = [rollout_log_prob_gap(e)[own] for e, own in zip(experiences, rows, strict=True)]
-        return torch.cat(gaps).mean().item()
+                experience.action_log_probs = torch.full(experience.action_mask.shape, torch.nan)
+                experience.action_log_probs[own] = log_probs
+        gaps = torch.cat([rollout_log_prob_gap(e)[own] for e, own in zip(experiences, rows, strict=True)])
+        return gaps.mean().item() if len(gaps) else 0.0
 
     def split_rollout_samples(self, rollout_samples: list["Experience"]) -> list["Experience"]:
         """As upstream; with shared prefixes, micro-batches hold whole groups and ranks get equal cost."""
@@ -92,7 +88,7 @@ class RPOExperienceMaker(RemoteExperienceMaker):
 
     def _dispatch_forward(self, group, sync_condition, **kwargs):
         """Skip the pass for old log-probs that nothing reads yet: NaN until they are filled in."""
-        if group is not self.actor_model_group or kl_in_reward(self.args):
+        if group is not self.actor_model_group or old_log_probs_come_first(self.args):
             return super()._dispatch_forward(group, sync_condition, **kwargs)
         copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
         unknown = [torch.full(mask.shape, torch.nan) for mask in kwargs["action_mask"]]

@@ -6,30 +6,33 @@ LOGITS_AT_ONCE = 2**26
 """Logits computed at a time: 256 MiB in float32."""
 
 
-def kl_in_reward(args: SimpleNamespace) -> bool:
-    """Whether rewards, and so advantages, read the old log-probs: a KL penalty that is no loss."""
-    return args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
-
-
 def needs_old_log_probs(args: SimpleNamespace) -> bool:
     """Whether the old log-probs need a forward pass of their own before training.
 
     With exactly one optimizer step per rollout, the old policy is the current one, so the training step's log-probs serve.
-    The pass is still needed if something reads them earlier (``kl_in_reward``, steps that train only the critic), or with
-    LoRA dropout, which is off in that pass and on in training.
+    The pass is still needed if a KL penalty in the reward reads them earlier, or with LoRA dropout, which is off in that
+    pass and on in training.
     """
-    one_update = (
-        args.train.max_epochs == 1
-        and args.train.batch_size == args.rollout.batch_size * args.rollout.n_samples_per_prompt
-        and args.critic.freezing_steps < 0
-    )
-    return not one_update or kl_in_reward(args) or args.ds.lora.dropout > 0
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    one_update = args.train.max_epochs == 1 and args.train.batch_size == samples
+    return not one_update or _kl_in_reward(args) or args.ds.lora.dropout > 0
+
+
+def old_log_probs_come_first(args: SimpleNamespace) -> bool:
+    """Whether their pass runs before there are advantages, beside those of the other models: rewards read them, or every
+    sample is trained on anyway."""
+    all_teach = args.algo.advantage.estimator == "gae" or not learns_from_advantages_alone(args)
+    return _kl_in_reward(args) or (needs_old_log_probs(args) and all_teach)
 
 
 def learns_from_advantages_alone(args: SimpleNamespace) -> bool:
     """Whether the policy has no other term in its loss, so that a sample without an advantage has no gradient."""
     kl = args.algo.kl.use_loss and args.algo.kl.init_coef > 0
     return not kl and args.actor.entropy_coef is None and args.actor.aux_loss_coef <= 1e-8
+
+
+def _kl_in_reward(args: SimpleNamespace) -> bool:
+    return args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
 
 
 def cannot_share(args: SimpleNamespace) -> str | None:

@@ -73,13 +73,19 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
                 load_ema(self.ema_model, _ema_file(strategy.args, _latest(strategy.args)))
 
     def forward(self, rows: list[int] | None = None, **batch: Any) -> torch.Tensor:
-        """As upstream; only these ``rows`` of the batch, if given. Sharing is checked on all, that is on whole groups."""
+        """As upstream; only these ``rows`` of the batch, if given. Sharing is checked on all, that is on whole groups.
+
+        Without rows two tokens run, because at ZeRO stage 3 every process takes part in every pass.
+        """
         if rows is None:
             return super().forward(**batch)
         shared = self.actor.forward
         if isinstance(shared, SharedForward) and not shared.checked:
             device = torch.cuda.current_device()
             shared.trusted(*(batch[name].to(device) for name in ("sequences", "action_mask", "attention_mask")))
+        if not rows:
+            row, attended, loss = (batch[name][:1, :2] for name in ("sequences", "attention_mask", "action_mask"))
+            return super().forward(sequences=row, attention_mask=attended, action_mask=loss[:, :1])[:0]
         return super().forward(**{name: tensor[rows] for name, tensor in batch.items()})
 
     def fit(self, kl_ctl: float = 0.0) -> dict[str, Any]:

@@ -21,6 +21,9 @@ from openrlhf_rpo.upstream import (
     split_experience_batch,
 )
 
+MEASURED = 64
+"""Tokens of a sample that runs although it does not teach, for the figures of a training step."""
+
 
 def teaches(experience: "Experience") -> torch.Tensor:
     """(B,) bool: whether a token with loss has an advantage. () for a single sample."""
@@ -34,17 +37,27 @@ def computed(sample: "Experience", skips: bool = True) -> torch.Tensor:
 
 
 def teaching_rows(experience: "Experience") -> list[int]:
-    """The rows that teach; the shortest one if none does, because every process takes part in every pass."""
-    rows = teaches(experience).nonzero().flatten().tolist()
-    return rows or [int(experience.attention_mask.sum(-1).argmin())]
+    return teaches(experience).nonzero().flatten().tolist()
 
 
 def teaching_part(experience: "Experience") -> "Experience":
+    """Its rows that teach; the beginning of the shortest if none does, because every process takes part in every pass."""
     rows = teaching_rows(experience)
     if len(rows) == len(experience.sequences):
         return experience
     samples = remove_padding_in_sequences(split_experience_batch(experience))
-    return make_experience_batch([samples[i] for i in rows])
+    shortest = min(samples, key=lambda sample: len(sample.sequences))
+    return make_experience_batch([samples[i] for i in rows] or [_beginning(shortest)])
+
+
+def _beginning(sample: "Experience") -> "Experience":
+    """A single sample's prompt and the first ``MEASURED`` tokens with loss. Changes the sample."""
+    excess = len(sample.action_mask) - int(sample.action_mask.argmax()) - MEASURED
+    if excess > 0:
+        for name in filter(Experience.is_step_tensor_field, vars(sample)):
+            if (value := getattr(sample, name)) is not None:
+                setattr(sample, name, value[:-excess])
+    return sample
 
 
 def figures_of_all(status: dict[str, Any], experience: "Experience") -> None:

@@ -10,7 +10,7 @@ from openrlhf_rpo.training.passes import learns_from_advantages_alone, needs_old
 from openrlhf_rpo.training.shared_prefix.actor import SharedForward, first_rows
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 from openrlhf_rpo.training.shared_prefix.replay_buffer import GroupReplayBuffer
-from openrlhf_rpo.training.teaching import figures_of_all, teaching_part
+from openrlhf_rpo.training.teaching import figures_of_all, teaches, teaching_part
 from openrlhf_rpo.upstream import ActorPPOTrainer, CriticPPOTrainer
 
 
@@ -66,13 +66,14 @@ class RPOActorTrainer(ActorPPOTrainer):
         return status
 
     def _training_step(self, experience: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """If old and current policy are equal, the step's own forward pass fills in ``action_log_probs``."""
-        if self.needs_old_log_probs:
+        """If old and current policy are equal, or nothing teaches, the step's own pass fills in ``action_log_probs``."""
+        if self.needs_old_log_probs and (not self.skips or teaches(experience).any()):
             return super().training_step(experience, *args, **kwargs)
 
         def fill_in(actor: Any, inputs: Any, output: Any) -> None:
             experience.action_log_probs.copy_(output[0].detach())
-            experience.info["rollout_log_prob_gap"] = rollout_log_prob_gap(experience)
+            if not self.needs_old_log_probs:  # else measured before, and all ranks report the same figures
+                experience.info["rollout_log_prob_gap"] = rollout_log_prob_gap(experience)
 
         hook = self.actor.register_forward_hook(fill_in)
         try:

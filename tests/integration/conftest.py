@@ -282,7 +282,8 @@ LONGEST_FIRST = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Everything here starts Ray (``-m "not ray"`` leaves it out) and takes long, so it goes first, the longest files before
     the others, so that all test processes end together.
 
@@ -295,7 +296,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in ours:
         item.add_marker("ray")
         item.add_marker(pytest.mark.timeout(1800))  # several runs a test, two test processes at a time
-    need = {item.path for item in ours if "finished_run" in item.fixturenames}
+    yield  # to what -m leaves out
+    need = {item.path for item in items if "finished_run" in item.fixturenames}
     first = min(need, key=lambda path: place.get(path.stem, len(place)), default=None)
 
     def turn(item: pytest.Item) -> tuple[int, int]:

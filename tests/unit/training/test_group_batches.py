@@ -26,7 +26,7 @@ class Models:
         self.asked = []
 
     def async_run_method_batch(self, method_name, sequences, action_mask, attention_mask, rows=None, **others):
-        rows = rows or [range(len(batch)) for batch in sequences]
+        rows = [range(len(batch)) for batch in sequences] if rows is None else rows
         self.asked += map(len, rows)
         return [[torch.full((len(own), mask.shape[1]), -1.0) for own, mask in zip(rows, action_mask, strict=True)]]
 
@@ -109,19 +109,21 @@ def test_old_log_probs_are_computed_for_the_rows_that_are_trained():
     for experience, silent in zip(experiences, ([], [1], [0, 2], [0, 1, 2]), strict=True):
         experience.advantages[silent] = 0
     assert made.fill_in_old_log_probs(experiences) == pytest.approx(0.5)  # the engine's are -0.5
-    assert actor.asked == [3, 2, 1, 1] and all(e.action_log_probs.isfinite().all() for e in experiences)
-    for experience, left_out in zip(experiences, ([], [1], [0, 2]), strict=False):
+    assert actor.asked == [3, 2, 1, 0]
+    for experience, left_out in zip(experiences, ([], [1], [0, 2], [0, 1, 2]), strict=True):
         kept = [i for i in range(3) if i not in left_out]
         assert (experience.action_log_probs[kept] == -1).all()
-        assert torch.equal(experience.action_log_probs[left_out], experience.rollout_log_probs[left_out])
-    assert ((experiences[3].action_log_probs == -1).all(-1)).sum() == 1  # every process takes part in every pass
+        assert experience.action_log_probs[left_out].isnan().all()
+    for experience in experiences:
+        experience.advantages[:] = 0
+    assert made.fill_in_old_log_probs(experiences) == 0  # of none
 
 
-def test_a_kl_loss_trains_all_rows_and_needs_the_log_probs_of_all():
+def test_a_kl_loss_trains_all_rows_and_has_the_log_probs_of_all_beside_the_references():
     made, actor = maker(train__batch_size=6, algo__kl__init_coef=0.01, ref__num_gpus_per_node=2)
     made.args.algo.kl.use_loss = True
     experiences = made.make(groups(), samples())
+    assert actor.asked == [3] * 4
     for experience in experiences:
         experience.advantages[:] = 0
-    made.fill_in_old_log_probs(experiences)
-    assert actor.asked == [3] * 4
+    assert made.fill_in_old_log_probs(experiences) == pytest.approx(0.5) and len(actor.asked) == 4

@@ -3,11 +3,18 @@
 import pytest
 
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.training.passes import cannot_share, needs_old_log_probs, shares_prefixes, sharing_mode
+from openrlhf_rpo.training.passes import (
+    cannot_share,
+    needs_old_log_probs,
+    old_log_probs_come_first,
+    shares_prefixes,
+    sharing_mode,
+)
 
 
 def test_one_update_a_rollout_needs_no_pass_for_old_log_probs(parsed):
     assert not needs_old_log_probs(parsed())
+    assert not needs_old_log_probs(parsed(critic__freezing_steps=2))  # the first steps train no policy
 
 
 def test_kl_as_a_loss_does_not_bring_the_pass_back(parsed):
@@ -21,12 +28,26 @@ def test_kl_as_a_loss_does_not_bring_the_pass_back(parsed):
         {"train__batch_size": 4},
         {"algo__kl__init_coef": 0.01},
         {"ds__lora__dropout": 0.1},
-        {"critic__freezing_steps": 0},
     ],
-    ids=["two epochs", "two optimizer steps", "KL in the reward", "LoRA dropout", "a step of the critic alone"],
+    ids=["two epochs", "two optimizer steps", "KL in the reward", "LoRA dropout"],
 )
 def test_what_needs_old_log_probs_before_training_keeps_the_pass(parsed, changes):
     assert needs_old_log_probs(parsed(**changes))
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "first"),
+    [
+        ((), {"train__batch_size": 4}, False),
+        ((), {"train__batch_size": 4, "algo__advantage__estimator": "gae"}, True),
+        ((), {"train__batch_size": 4, "actor__entropy_coef": 0.01}, True),
+        ((), {"algo__kl__init_coef": 0.01}, True),
+        (("--algo.kl.use_loss",), {"algo__kl__init_coef": 0.01}, False),
+        (("--algo.kl.use_loss",), {"algo__kl__init_coef": 0.01, "train__batch_size": 4}, True),
+    ],
+)
+def test_old_log_probs_come_first_where_rewards_read_them_or_all_samples_are_trained_on(parsed, flags, changes, first):
+    assert old_log_probs_come_first(parsed(*flags, **changes)) == first
 
 
 def test_prefixes_are_shared_unless_something_stands_against_it(parsed):

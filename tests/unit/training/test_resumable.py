@@ -73,8 +73,8 @@ def test_some_rows_have_the_log_probs_that_they_have_among_all_and_sharing_is_ch
     actor.actor, actor.strategy = plain_actor(tiny_model()), SimpleNamespace(ring_attn_group=None)
     whole = actor.forward(**asked)
     share_prefixes(actor.actor, "on", "policy")
-    for rows in ([2], [0, 3]):
-        torch.testing.assert_close(actor.forward(rows=rows, **asked), whole[rows], rtol=0, atol=1e-5)
+    for rows in ([], [2], [0, 3]):
+        torch.testing.assert_close(actor.forward(rows=rows, **asked).expand_as(whole[rows]), whole[rows], rtol=0, atol=1e-5)
     assert checked == [4]
 
 

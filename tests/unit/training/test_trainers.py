@@ -160,13 +160,14 @@ def test_leaving_out_samples_without_an_advantage_changes_neither_gradient_nor_f
 
 @pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT.keys())
 def test_rows_that_are_left_out_need_no_old_log_probs(parsed, silent):
-    """They have the engine's: in a micro-batch of none that teach, one of them runs."""
-    args = parsed(train__batch_size=4, train__micro_batch_size=2)
+    """In a micro-batch of none that teach one of them runs, and its own log-probs are the old ones."""
+    args = parsed(train__batch_size=4, train__micro_batch_size=2, algo__advantage__is_correction_level="token")
     old = old_log_probs()
-    wanted, _ = train(args, old, silent)
-    old[list(silent)] = experience(old).rollout_log_probs[list(silent)]
-    gradient, _ = train(args, old, silent)
+    wanted, wanted_status = train(args, old, silent)
+    old[list(silent)] = torch.nan
+    gradient, status = train(args, old, silent)
     assert torch.equal(gradient, wanted) and gradient.isfinite().all()
+    assert status == pytest.approx(wanted_status, rel=1e-5, abs=1e-6) and status["vllm_kl"] != 0
 
 
 def test_samples_that_do_not_teach_are_not_run(parsed):
@@ -226,9 +227,26 @@ def test_the_part_that_teaches_has_no_padding_of_others():
     assert torch.equal(found.sequences, whole.sequences[3:, :n])
     assert torch.equal(torch.tensor(found.info["reward"]), torch.arange(3.0, 8.0))
     assert found.prompts == ["a"] + ["b"] * 4
-    [alone] = teaching_part(experience(None, silent=range(8))).sequences
-    shortest = lengths.index(min(lengths))
-    assert torch.equal(alone, whole.sequences[shortest, : min(lengths)])
+
+
+@pytest.mark.parametrize(("measured", "tokens"), [(64, 9), (2, 6)])
+def test_where_nothing_teaches_a_beginning_runs(monkeypatch, measured, tokens):
+    """A prompt of four tokens, and five of response."""
+    monkeypatch.setattr("openrlhf_rpo.training.teaching.MEASURED", measured)
+    made = Experience(
+        sequences=torch.arange(9)[None],
+        attention_mask=torch.ones(1, 9, dtype=torch.long),
+        action_mask=torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]),
+        action_log_probs=torch.full((1, 8), torch.nan),
+        rollout_log_probs=torch.arange(8.0)[None],
+        advantages=torch.zeros(1, 8),
+        prompts=["a"],
+        info={"reward": torch.tensor([1.0])},
+    )
+    part = teaching_part(made)
+    assert torch.equal(part.sequences, made.sequences[:, :tokens]) and part.attention_mask.shape == (1, tokens)
+    assert torch.equal(part.rollout_log_probs, made.rollout_log_probs[:, : tokens - 1])
+    assert part.action_mask.sum() == tokens - 4 and part.advantages.shape == part.action_log_probs.shape == (1, tokens - 1)
 
 
 def test_ranks_get_samples_by_what_training_computes_of_them(parsed):
