@@ -11,7 +11,7 @@ import torch
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.average import EMA_FILE, keep_in_float32, load_ema, rounded, save_ema
 from openrlhf_rpo.training.passes import shares_prefixes, sharing_mode, works_in_chunks
-from openrlhf_rpo.training.shared_prefix.actor import SharedForward, compute_in_chunks, share_prefixes
+from openrlhf_rpo.training.shared_prefix.actor import compute_in_chunks, share_prefixes, unchecked
 from openrlhf_rpo.training.shared_prefix.critic import share_critics_prefixes
 from openrlhf_rpo.training.trainers import RPOActorTrainer, RPOCriticTrainer
 from openrlhf_rpo.upstream import STAGING, CriticModelActor, PolicyModelActor, actor_trainer, critic_trainer
@@ -79,8 +79,7 @@ class _RPOPolicyActor(_SeesFiles, PolicyModelActor):
         """
         if rows is None:
             return super().forward(**batch)
-        shared = self.actor.forward
-        if isinstance(shared, SharedForward) and not shared.checked:
+        if shared := unchecked(self.actor):
             device = torch.cuda.current_device()
             shared.trusted(*(batch[name].to(device) for name in ("sequences", "action_mask", "attention_mask")))
         if not rows:

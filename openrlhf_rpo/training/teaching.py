@@ -46,8 +46,8 @@ def teaching_part(experience: "Experience") -> "Experience":
     if len(rows) == len(experience.sequences):
         return experience
     samples = remove_padding_in_sequences(split_experience_batch(experience))
-    shortest = min(samples, key=lambda sample: len(sample.sequences))
-    return make_experience_batch([samples[i] for i in rows] or [_beginning(shortest)])
+    part = [samples[i] for i in rows] or [_beginning(min(samples, key=lambda sample: len(sample.sequences)))]
+    return make_experience_batch(part)
 
 
 def _beginning(sample: "Experience") -> "Experience":

@@ -7,7 +7,7 @@ from openrlhf_rpo.training.adapter import merged_adapter
 from openrlhf_rpo.training.average import moving_average
 from openrlhf_rpo.training.experience_maker import rollout_log_prob_gap
 from openrlhf_rpo.training.passes import learns_from_advantages_alone, needs_old_log_probs, shares_prefixes
-from openrlhf_rpo.training.shared_prefix.actor import SharedForward, first_rows
+from openrlhf_rpo.training.shared_prefix.actor import first_rows, unchecked
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
 from openrlhf_rpo.training.shared_prefix.replay_buffer import GroupReplayBuffer
 from openrlhf_rpo.training.teaching import figures_of_all, teaches, teaching_part
@@ -56,10 +56,9 @@ class RPOActorTrainer(ActorPPOTrainer):
         if not self.skips:
             return self._training_step(experience, *args, **kwargs)
         part = teaching_part(experience)
-        forward = self.actor.forward
-        if isinstance(forward, SharedForward) and not forward.checked:  # against the plain pass, on whole groups
+        if shared := unchecked(self.actor):
             rows = experience.sequences, experience.action_mask, experience.attention_mask
-            forward.trusted(*first_rows(lay_out(part.sequences, part.attention_mask).tokens, *rows))
+            shared.trusted(*first_rows(lay_out(part.sequences, part.attention_mask).tokens, *rows))
         status = self._training_step(part, *args, **kwargs)
         if part is not experience:
             figures_of_all(status, experience)

@@ -72,6 +72,12 @@ def first_rows(
     return sequences[:n], action_mask[:n], attention_mask[:n]
 
 
+def unchecked(actor: Any) -> "SharedForward | None":
+    """An ``actor``'s shared forward pass before its check, which needs whole groups: a part of them may share nothing."""
+    forward = actor.forward
+    return forward if isinstance(forward, SharedForward) and not forward.checked else None
+
+
 class SharedForward:
     """A replacement for ``owner.forward``, and the check whether it may serve. ``name`` is for the log."""
 
