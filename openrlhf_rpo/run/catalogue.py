@@ -46,7 +46,7 @@ ROLLOUT = {
     "rpo/rollout_log_prob_gap": Figure(
         "",
         "mean absolute difference between the engine's and the trainer's log-probs, over the samples that training ran; "
-        "large when weights are stale",
+        "large when weights are stale; missing while only the critic trains",
     ),
     "rpo/trained_share": Figure(
         "share", "samples that training ran; where it learns from advantages alone, those whose advantage is 0 are left out"

@@ -20,12 +20,11 @@ def keep_in_float32(average: Any) -> None:
 
 
 @torch.no_grad()
-def moving_average(strategy: Any, model: Any, average: Any, beta: float = 0.992, device: object = None) -> None:
+def moving_average(actor: Any, average: Any, beta: float = 0.992, device: object = None) -> None:
     """As upstream (utils/deepspeed/deepspeed.py), once an optimizer step, but in float32 and wherever the average is."""
-    strategy.time_steps["ema"] += 1
-    if strategy.time_steps["ema"] % strategy.accumulated_gradient and not strategy.use_dynamic_batch:
+    if actor.model.micro_steps % actor.model.gradient_accumulation_steps():
         return
-    for parameter, mean in zip(model.parameters(), average.parameters(), strict=True):
+    for parameter, mean in zip(actor.parameters(), average.parameters(), strict=True):
         if parameter.requires_grad:
             mean.mul_(beta).add_(parameter.to(mean.device), alpha=1 - beta)
 

@@ -60,19 +60,24 @@ def _beginning(sample: "Experience") -> "Experience":
     return sample
 
 
-def figures_of_all(status: dict[str, Any], experience: "Experience") -> None:
-    """Replace the figures of a training step on ``teaching_part`` by those of all samples, where known.
+def figures_of_all(status: dict[str, Any], experience: "Experience") -> dict[str, Any]:
+    """The figures of a training step on ``teaching_part``, with those of all samples where known.
 
-    ``status`` is what upstream's ``training_step`` returns. What training itself measures, such as the share of clipped
-    ratios, remains that of the part.
+    ``status`` is what upstream's ``training_step`` returned for the part, or for the last one that ran. What training itself
+    measures, such as the share of clipped ratios, remains that of the part.
     """
     own = {field.name: getattr(experience, field.name) for field in fields(experience)}
     known = {name: value for name, value in own.items() if Experience.is_episode_tensor_field(name)} | experience.info
-    for name in status["metrics"].keys() & known.keys():
-        value = known[name]
-        status["metrics"][name] = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float)
-    status["num_samples"] = float(len(experience.sequences))
-    status["num_action_tokens"] = float(experience.action_mask.sum())
+    metrics = {
+        name: torch.as_tensor(known[name], dtype=torch.float) if name in known else value
+        for name, value in status["metrics"].items()
+    }
+    return {
+        **status,
+        "metrics": metrics,
+        "num_samples": float(len(experience.sequences)),
+        "num_action_tokens": float(experience.action_mask.sum()),
+    }
 
 
 def trained_share(experiences: Sequence["Experience"], args: SimpleNamespace) -> float:

@@ -1,6 +1,5 @@
 """OpenRLHF's optimizer loops, with micro-batches of whole groups and, for the policy, no needless pass."""
 
-from functools import partial
 from typing import Any
 
 from openrlhf_rpo.training.adapter import merged_adapter
@@ -43,8 +42,9 @@ class RPOActorTrainer(ActorPPOTrainer):
         super().__init__(strategy, actor, *args, **kwargs)
         self.needs_old_log_probs = needs_old_log_probs(self.args)
         self.skips = learns_from_advantages_alone(self.args)
+        self.last: dict[str, Any] = {}  # the figures of the last micro-batch that ran
         keep_groups(self, self.skips)
-        strategy.moving_average = partial(moving_average, strategy)
+        strategy.moving_average = moving_average
 
     def broadcast_to_vllm(self) -> None:
         """As upstream, with a LoRA adapter merged into the weights."""
@@ -55,14 +55,29 @@ class RPOActorTrainer(ActorPPOTrainer):
         """As upstream, on the samples that teach (``training/teaching.py``): the same gradient."""
         if not self.skips:
             return self._training_step(experience, *args, **kwargs)
+        if self._needs_no_pass(experience):
+            self.actor.model.micro_steps += 1
+            status = figures_of_all(self.last, experience)
+            status["metrics"]["policy_loss"] = 0.0
+            return status
         part = teaching_part(experience)
         if shared := unchecked(self.actor):
             rows = experience.sequences, experience.action_mask, experience.attention_mask
             shared.trusted(*first_rows(lay_out(part.sequences, part.attention_mask).tokens, *rows))
-        status = self._training_step(part, *args, **kwargs)
-        if part is not experience:
-            figures_of_all(status, experience)
-        return status
+        self.last = self._training_step(part, *args, **kwargs)
+        return self.last if part is experience else figures_of_all(self.last, experience)
+
+    def _needs_no_pass(self, experience: Any) -> bool:
+        """Whether no process has anything to teach in this micro-batch.
+
+        False for an optimizer step's first one, as those without a pass repeat what training measured before them, and for
+        its last, which takes the step.
+        """
+        engine = self.actor.model
+        first = engine.micro_steps % engine.gradient_accumulation_steps() == 0
+        if self.args.train.dynamic_batch_enable or first or engine.is_gradient_accumulation_boundary():
+            return False
+        return not self.strategy.all_reduce(float(teaches(experience).any()), "max")
 
     def _training_step(self, experience: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """If old and current policy are equal, or nothing teaches, the step's own pass fills in ``action_log_probs``."""

@@ -38,9 +38,17 @@ class Strategy:
 
     def optimizer_step(self, optimizer, model, scheduler, name):
         self.steps += 1
+        model.model.micro_steps += 1
 
     def get_grad_norm(self, model):
         return torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
+
+
+def as_an_engine(model, accumulated):
+    """What DeepSpeed's engine says of the place in an optimizer step."""
+    model.micro_steps = 0
+    model.gradient_accumulation_steps = lambda: accumulated
+    model.is_gradient_accumulation_boundary = lambda: (model.micro_steps + 1) % accumulated == 0
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +88,7 @@ def train(args, old_log_probs=None, silent=(), skips=True, ran=None):
     ``ran``: a list that gets the number of samples of every forward pass with gradients.
     """
     actor = plain_actor(tiny_model(), temperature=0.9)
+    as_an_engine(actor.model, args.train.batch_size // args.train.micro_batch_size)
     unknown = torch.full(INPUTS[2].shape, torch.nan)
     if args.rpo.shared_prefix != "off":
         share_prefixes(actor, "on", "policy")
@@ -114,6 +123,7 @@ OPTIONS = {
         (),
         {"rollout__batch_size": 8, "rollout__n_samples_per_prompt": 1, "algo__advantage__estimator": "reinforce"},
     ),
+    "one at a time": ((), {"train__micro_batch_size": 1}),
     "half groups": ((), {"train__micro_batch_size": 2}),
     "all groups at once": ((), {"train__micro_batch_size": 8}),
 }
@@ -145,7 +155,9 @@ SILENT = {"none": (), "one": (1,), "a group": (0, 1, 2, 3), "most": (0, 1, 3, 4,
 
 
 @pytest.mark.parametrize("shared_prefix", ["off", "auto"])
-@pytest.mark.parametrize("name", ["the defaults", "sequence mean", "gspo", "dual clip", "half groups", "all groups at once"])
+@pytest.mark.parametrize(
+    "name", ["the defaults", "sequence mean", "gspo", "dual clip", "one at a time", "half groups", "all groups at once"]
+)
 @pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT.keys())
 def test_leaving_out_samples_without_an_advantage_changes_neither_gradient_nor_figures(parsed, name, silent, shared_prefix):
     flags, changes = OPTIONS[name]
@@ -181,6 +193,11 @@ def test_samples_that_do_not_teach_are_not_run(parsed):
     assert ran(SILENT["none"], **off) == [4, 4]
     assert ran(SILENT["all"], **off) == [1, 1]  # each process takes part in every backward pass
     assert ran(SILENT["all"]) == [1, 1]
+    singles = {"train__micro_batch_size": 1, **off}
+    assert ran(SILENT["all"], **singles) == [1, 1]  # the first and the last of eight
+    assert ran(SILENT["most"], **singles) == [1] * 3
+    assert len(ran(SILENT["none"], **singles)) == 8
+    assert ran(SILENT["all"], train__batch_size=4, **singles) == [1] * 4  # of two optimizer steps
     assert sum(ran(SILENT["most"], actor__entropy_coef=0.1, **off)) == 8  # entropy teaches, too
     kl = {"algo__kl__init_coef": 0.1, "algo__kl__estimator": "k3"}
     assert sum(ran(SILENT["most"], "--algo.kl.use_loss", **kl, **off)) == 8
