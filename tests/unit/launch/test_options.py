@@ -346,6 +346,15 @@ def test_optimizer_states_sleep_only_where_they_are_partitioned(parse):
     parse(ds__enable_sleep=True, ds__zero_stage=1)
 
 
+def test_no_optimizer_that_ends_a_run_when_nothing_teaches(parse):
+    """``assert all_groups_norm > 0`` in DeepSpeed's bf16_optimizer.py."""
+    options = {"ds__grad_accum_dtype": "fp32", "ds__param_dtype": "bf16"}
+    with pytest.raises(UsageError, match="grad_accum_dtype fp32 at --ds.zero_stage 1"):
+        parse(ds__zero_stage=1, **options)
+    parse(ds__zero_stage=2, **options)
+    parse(ds__zero_stage=1, ds__adam_offload=True, **options)
+
+
 def test_the_engines_get_a_whole_batch(parse):
     with pytest.raises(UsageError, match="vllm_generate_batch_size 1 needs --rpo.enable false"):
         parse(rollout__vllm_generate_batch_size=1)
