@@ -53,6 +53,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.release
 def test_a_full_disk_ends_the_run_and_leaves_the_last_checkpoint(tmp_path, finished_run, same_options, small_disk) -> None:
     full = run_training(tmp_path, 3, **same_options)
     said = full.output[full.output.rindex("error: ") :]

@@ -133,7 +133,7 @@ def test_a_reward_model_scores_its_scores_steer_the_cache_and_a_history_is_the_b
     assert len({round(score, 4) for score in scores} - {0.0, 1.0}) > 0
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_rewards_that_fail_stop_the_run_by_name_and_save_no_model(tmp_path) -> None:
     """Half of them raise and half hang. Nothing is caught and saved as if it had finished; the causes are named."""
     file = tmp_path / "reward.py"
