@@ -237,10 +237,11 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         args.ds.zero_stage or not args.ds.enable_sleep,
         "--ds.enable_sleep needs --ds.zero_stage 1 or more: without it DeepSpeed has no states that it could move",
     )
-    bfloat16_optimizer = (args.ds.zero_stage, args.ds.param_dtype, args.ds.grad_accum_dtype) == (1, "bf16", "fp32")
+    sums = args.ds.grad_accum_dtype
+    in_float32 = sums in ("fp32", "float32", "float", "torch.float32")  # DeepSpeed's names for it
     need(
-        args.ds.adam_offload or not bfloat16_optimizer,
-        "--ds.grad_accum_dtype fp32 at --ds.zero_stage 1 and --ds.param_dtype bf16: DeepSpeed would end the run at the "
+        args.ds.adam_offload or not (in_float32 and args.ds.zero_stage == 1 and args.ds.param_dtype == "bf16"),
+        f"--ds.grad_accum_dtype {sums} at --ds.zero_stage 1 and --ds.param_dtype bf16: DeepSpeed would end the run at the "
         "first optimizer step without a gradient, such as one of wrong answers alone. Use --ds.zero_stage 2",
     )
     need(

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from deepspeed.runtime.config import DtypeEnum
 
 from openrlhf_rpo.algo.methods import Paper
 from openrlhf_rpo.algo.presets import DAPO, GRPO, RAFT
@@ -346,10 +347,11 @@ def test_optimizer_states_sleep_only_where_they_are_partitioned(parse):
     parse(ds__enable_sleep=True, ds__zero_stage=1)
 
 
-def test_no_optimizer_that_ends_a_run_when_nothing_teaches(parse):
+@pytest.mark.parametrize("name", DtypeEnum.fp32._all_values[1:])
+def test_no_optimizer_that_ends_a_run_when_nothing_teaches(parse, name):
     """``assert all_groups_norm > 0`` in DeepSpeed's bf16_optimizer.py."""
-    options = {"ds__grad_accum_dtype": "fp32", "ds__param_dtype": "bf16"}
-    with pytest.raises(UsageError, match="grad_accum_dtype fp32 at --ds.zero_stage 1"):
+    options = {"ds__grad_accum_dtype": name, "ds__param_dtype": "bf16"}
+    with pytest.raises(UsageError, match=f"grad_accum_dtype {name} at --ds.zero_stage 1"):
         parse(ds__zero_stage=1, **options)
     parse(ds__zero_stage=2, **options)
     parse(ds__zero_stage=1, ds__adam_offload=True, **options)
