@@ -1,7 +1,7 @@
 """The protocol of ``evidence`` with a pretrained language model: SmolLM2-135M-Instruct on families of reasoning-gym.
 
 The model is made first, and kept (``lab/real/base.py``). Then every arm is tuned on one family alone, and reported on all of
-them, each with runs of its own; nothing was ever chosen on products.
+them, each with runs of its own.
 
     make real                                  the model's and the tasks' packages
     make bench NAME=real QUICK=1               two steps of one arm, after a warm-up of a few examples
