@@ -114,7 +114,10 @@ PRETRAINED = {
     "2026-11-26-real": {},
     "2026-11-27-real-products": {"grpo": "GRPO, 24 questions x 4"},
     "2026-11-27-real-products-updates": {"raft": "full answers (`off`), 48 questions"},
-    "2026-11-28-real-updates": {"raft": "products, 6 updates a step: full answers (`off`)"},
+    "2026-11-28-real-updates": {
+        "raft": "products, 6 updates a step: full answers (`off`)",
+        "grpo": "GRPO, 24 questions x 4",
+    },
     "2026-11-27-real-chain-sum": {"grpo": "GRPO, 8 questions x 4"},
 }
 """Reports, and how their arms are called in the table where not as elsewhere."""
