@@ -17,7 +17,7 @@ from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
 QUESTIONS = [f"question-{number:02}" for number in range(24)]
-FLIPS = 150
+FLIPS = 80
 
 
 def fill(cache: PathCache, steps: int, n_tokens: int = 700) -> None:

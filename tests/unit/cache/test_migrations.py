@@ -2,12 +2,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path as File
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
 
@@ -30,18 +32,28 @@ def run(*command: str, **environment: str) -> str:
 
 
 def test_the_migrations_build_exactly_the_models(cache, url) -> None:
-    with cache._database.engine.connect() as connection:
+    """From nothing. A new cache has the models' schema at once."""
+    cache.close()
+    downgrade(url, "base")
+    migrate(url, command.upgrade, "head")
+    engine = make_engine(url)
+    with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
+    engine.dispose()
 
 
-def downgrade(url: str, to: str) -> None:
-    """Downgrade to an earlier schema, keeping rows."""
+def migrate(url: str, way: Callable[[Config, str], None], to: str) -> None:
+    """To another schema, keeping rows."""
     engine, config = make_engine(url), migrations.config()
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.downgrade(config, to)
+        way(config, to)
     engine.dispose()
+
+
+def downgrade(url: str, to: str) -> None:
+    migrate(url, command.downgrade, to)
 
 
 def revision(url: str) -> str:
