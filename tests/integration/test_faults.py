@@ -33,13 +33,18 @@ def test_a_reward_worker_is_replaced_and_dead_engines_and_policies_end_the_run(t
     assert "the same command with --ckpt.load_enable; what came after step 2 is run again" in said
     second = run_acting(begun, 3, {"Resumed at step 2": kill_one("PolicyActor")}, **options, ckpt__load_enable=True)
     assert last_words(second).startswith("error: a process of the policy (actor) died")
-    acts = {"Resumed at step 2": lambda pid: os.kill(pid, signal.SIGTERM)}  # from a scheduler that takes the machine away
-    third = run_acting(begun, 3, acts, **options, ckpt__load_enable=True)
-    assert third.status == 130
-    assert third.seconds < 60
-    said = third.output[third.output.rindex("interrupted\n") :]
-    assert "checkpoint: global_step2" in said
-    assert "Traceback" not in third.output
+
+
+@pytest.mark.release
+def test_a_run_whose_machine_is_taken_away_says_what_is_safe(tmp_path, finished_run, same_options) -> None:
+    """A scheduler sends TERM first."""
+    finished_run.copy_checkpoints(tmp_path)
+    acts = {"Resumed at step 6": lambda pid: os.kill(pid, signal.SIGTERM)}
+    ended = run_acting(tmp_path, 3, acts, **{**same_options, "train__num_episodes": 3}, ckpt__load_enable=True)
+    assert ended.status == 130, ended.output[-3000:]
+    assert ended.seconds < 60
+    assert "checkpoint: global_step6" in ended.output[ended.output.rindex("interrupted\n") :]
+    assert "Traceback" not in ended.output
 
 
 @pytest.fixture
