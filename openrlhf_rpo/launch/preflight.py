@@ -34,8 +34,6 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     print(said, flush=True)
     for warning in warnings:
         print(f"Warning: {warning}", flush=True)
-    if args.eval.dataset and args.eval.steps < 0:
-        print("Warning: --eval.dataset is never evaluated without --eval.steps N (every N steps)", flush=True)
     for warning in without_effect(args):
         print(f"Warning: {warning}", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
@@ -93,9 +91,16 @@ def _check_best(args: SimpleNamespace, held_out: list[Question]) -> None:
 
 
 def without_effect(args: SimpleNamespace) -> list[str]:
-    """A sentence for each option that DeepSpeed ignores."""
+    """A sentence for each option that changes nothing."""
     ignored = [name for name in ("ref", "reward") if getattr(args, name).offload and args.ds.zero_stage < 3]
-    return [f"--{name}.offload does nothing below --ds.zero_stage 3, which alone moves frozen weights" for name in ignored]
+    found = [f"--{name}.offload does nothing below --ds.zero_stage 3, which alone moves frozen weights" for name in ignored]
+    n = args.eval.n_samples_per_prompt
+    if args.eval.dataset and args.eval.steps < 0:
+        found.append("--eval.dataset is never evaluated without --eval.steps N (every N steps)")
+    elif args.eval.dataset and args.eval.temperature == 0 and n > 1:
+        same = f"all {n} answers to a question would be the same: add --eval.n_samples_per_prompt 1"
+        found.append(f"--eval.temperature 0 is greedy, so {same}")
+    return found
 
 
 def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> str | None:

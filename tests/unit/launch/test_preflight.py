@@ -52,6 +52,12 @@ def test_held_out_questions_that_are_never_asked_are_warned_of(run, capsys, step
     assert ("--eval.dataset is never evaluated without --eval.steps N" in capsys.readouterr().out) is warned
 
 
+@pytest.mark.parametrize(("temperature", "n", "warned"), [(0, 4, True), (0, 1, False), (0.6, 4, False)])
+def test_answers_that_a_greedy_evaluation_repeats_are_warned_of(run, capsys, temperature, n, warned):
+    run(eval__steps=2, eval__temperature=temperature, eval__n_samples_per_prompt=n)
+    assert (f"--eval.temperature 0 is greedy, so all {n} answers" in capsys.readouterr().out) is warned
+
+
 def test_the_figure_that_chooses_the_best_must_be_one(run):
     run(eval__steps=2, ckpt__best_metric_key="eval_default_pass1")
     with pytest.raises(
