@@ -79,8 +79,11 @@ install_package() { PYTHONWARNINGS=ignore install --quiet --no-deps --no-build-i
 
 # Everything that the topology imports is imported, and so compiled, once. It halves the start of every process of the
 # first run (Ray and a worker that imports everything: 14 s to 7 s on 2 cores). The rest is compiled on its first import.
+imports() { env -u PYTHONDONTWRITEBYTECODE DS_ACCELERATOR=cpu VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore "$python" -; }
+
 check_imports() {
-    env -u PYTHONDONTWRITEBYTECODE DS_ACCELERATOR=cpu VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore "$python" - <<'PYTHON'
+    imports <<<'import ray, datasets, vllm.v1.engine.core, vllm.v1.worker.cpu_worker' >/dev/null 2>&1 & # on another core
+    imports <<'PYTHON' || return
 import importlib.util
 
 import deepspeed, ray, torch, transformers, vllm
@@ -92,6 +95,7 @@ if importlib.util.find_spec("openrlhf_rpo.cli"):  # the Dockerfile installs pack
 for module in (torch, transformers, deepspeed, ray, vllm):
     print(f"    {module.__name__} {module.__version__}")
 PYTHON
+    wait
 }
 
 echo "==> making .venv from $lock ($(grep -c '^[^#]*==' "$lock") packages, Python $version)"
