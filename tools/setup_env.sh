@@ -77,10 +77,11 @@ install_lock() {
 # Setuptools warns that an editable installation is an editable installation; errors still show.
 install_package() { PYTHONWARNINGS=ignore install --quiet --no-deps --no-build-isolation -e .; }
 
-# Everything that the topology imports is imported, and so compiled, once. It halves the start of every process of the
-# first run (Ray and a worker that imports everything: 14 s to 7 s on 2 cores). The rest is compiled on its first import.
+# Runs the program on stdin, and so compiles what it imports.
 imports() { env -u PYTHONDONTWRITEBYTECODE DS_ACCELERATOR=cpu VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore "$python" -; }
 
+# Everything that the topology imports is imported, and so compiled, once. It halves the start of every process of the
+# first run (Ray and a worker that imports everything: 14 s to 7 s on 2 cores). The rest is compiled on its first import.
 check_imports() {
     imports <<<'import ray, datasets, vllm.v1.engine.core, vllm.v1.worker.cpu_worker' >/dev/null 2>&1 & # on another core
     imports <<'PYTHON' || return

@@ -32,9 +32,7 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     tokenizer = load_tokenizer(args)
     questions, held_out, said, warnings = load_data(args, tokenizer)
     print(said, flush=True)
-    for warning in warnings:
-        print(f"Warning: {warning}", flush=True)
-    for warning in without_effect(args):
+    for warning in (*warnings, *without_effect(args)):
         print(f"Warning: {warning}", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
         print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
@@ -98,8 +96,10 @@ def without_effect(args: SimpleNamespace) -> list[str]:
     if args.eval.dataset and args.eval.steps < 0:
         found.append("--eval.dataset is never evaluated without --eval.steps N (every N steps)")
     elif args.eval.dataset and args.eval.temperature == 0 and n > 1:
-        same = f"all {n} answers to a question would be the same: add --eval.n_samples_per_prompt 1"
-        found.append(f"--eval.temperature 0 is greedy, so {same}")
+        found.append(
+            f"--eval.temperature 0 is greedy, so all {n} answers to a question would be the same: "
+            "add --eval.n_samples_per_prompt 1"
+        )
     return found
 
 
