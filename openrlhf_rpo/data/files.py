@@ -235,7 +235,7 @@ def _check_csv(file: Path) -> None:
                     if twice := [name for name in row if row.count(name) > 1]:
                         raise _Bad(f"{where}: the header names the column {twice[0]!r} twice")
                 elif row and len(row) != len(header):
-                    raise _Bad(f"{where}: {len(row)} fields, but the header has {len(header)}; quote fields with commas")
+                    raise _Bad(f"{where}: the header has {len(header)} fields, this row {len(row)}: quote those with commas")
                 elif row:
                     rows += 1
         except csv.Error as error:
