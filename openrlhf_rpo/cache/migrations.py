@@ -14,7 +14,7 @@ from sqlalchemy import Connection, inspect
 from openrlhf_rpo.cache.columns import BadValue
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, CacheNewer, CacheOlder, cure_of
 from openrlhf_rpo.cache.models import Base
-from openrlhf_rpo.cache.sqlite import check_objects, check_tables
+from openrlhf_rpo.cache.sqlite import check_objects, check_tables, structure_damages
 
 
 def scripts_folder() -> pathlib.Path:
@@ -39,11 +39,13 @@ def schema_state(connection: Connection, where: str) -> Literal["none", "older",
 def upgrade(connection: Connection, where: str) -> None:
     """Make the schema, or upgrade it, in the transaction of ``connection``. ``where`` names the database in messages.
 
-    Raises as ``schema_state`` does, and ``CacheCorrupt`` for damaged rows.
+    Raises as ``schema_state`` does, and ``CacheCorrupt`` for a damaged file or rows: checksums are never made of those.
     """
     state = schema_state(connection, where)
     if state == "current":
         return
+    if connection.dialect.name == "sqlite" and (findings := structure_damages(connection)):
+        raise CacheCorrupt(f"Path cache {where} is damaged ({findings[0]}). {cure_of(where)}")
     alembic = config()
     alembic.attributes["connection"] = connection
     if state == "none":  # in a seventh of the time that all migrations take

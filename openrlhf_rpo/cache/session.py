@@ -10,7 +10,7 @@ from sqlalchemy import URL, Connection, Engine, func, insert, inspect, literal, 
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache import sqlite
-from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, cure_of, readable_errors
+from openrlhf_rpo.cache.errors import CacheError, readable_errors
 from openrlhf_rpo.cache.lock import WriterLock
 from openrlhf_rpo.cache.migrations import check_revision, schema_state, upgrade
 from openrlhf_rpo.cache.models import Base
@@ -81,11 +81,7 @@ class Database:
             if lock is not None:
                 resources.callback(lock.release)
             with engine.begin() as connection:
-                if schema_state(connection, where) != "current":
-                    # An upgrade must not compute checksums of damaged rows.
-                    if file is not None and (findings := sqlite.structure_damages(connection)):
-                        raise CacheCorrupt(f"Path cache {where} is damaged ({findings[0]}). {cure_of(where)}")
-                    upgrade(connection, where)
+                upgrade(connection, where)
             return cls(engine, where, resources.pop_all(), read_only=False, lock=lock)
 
     @classmethod
