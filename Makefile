@@ -25,7 +25,7 @@ test: env ## all tests that need no GPU, but for the long ones
 	.venv/bin/python -m pytest tests -m "not ($(LEFT_OUT))" $(IN_PARALLEL)
 	@echo "make test: all tests passed"
 
-long: env ## the long ones: faults, two Ray nodes, every estimator and example, studies
+long: env lighteval real ## the long ones: faults, two Ray nodes, every estimator and example, studies
 	.venv/bin/python -m pytest tests -m "long or release" $(IN_PARALLEL) -v
 	@echo "make long: all tests passed"
 

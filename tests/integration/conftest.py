@@ -56,6 +56,12 @@ class TrainingRun:
             self.folder / "checkpoints", self.folder / "model", other.folder / "checkpoints", other.folder / "model"
         )
 
+    def last_words(self) -> str:
+        """What a run said that broke, which took it less than a minute."""
+        assert self.status == 1, self.output[-3000:]
+        assert self.seconds < 60
+        return self.output[self.output.rindex("error: ") :]
+
     @property
     def step_lines(self) -> list[str]:
         return [line for line in self.output.splitlines() if ") step " in line or ")\x1b[0m step " in line]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -132,13 +131,13 @@ def test_an_evaluation_goes_on_where_it_stopped(opened, data, tmp_path):
 
 @pytest.fixture(scope="module")
 def lighteval() -> Path:
-    """Where lighteval's packages are (make lighteval); skipped where they are not, but never where CI is set."""
+    """Where lighteval's packages are."""
     if not judge.FOLDER.is_dir():
-        message = f"there is no {judge.FOLDER}: make lighteval"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+        pytest.skip(f"there is no {judge.FOLDER}: make lighteval")
     return judge.FOLDER
 
 
+@pytest.mark.release
 def test_lighteval_judges_expressions_and_not_the_wording(lighteval):
     rows = [
         judge.Answered("Half of 712?", "356", ["so it is \\boxed{356}", "\\boxed{\\frac{712}{2}}", "\\boxed{0357}", ""]),
@@ -151,6 +150,7 @@ def test_lighteval_judges_expressions_and_not_the_wording(lighteval):
     assert judge.judge(lighteval, rows) == [[1, 1, 0, 0], [1, 0, 0, 1]]
 
 
+@pytest.mark.release
 def test_the_judging_process_runs_no_code_from_the_current_folder_or_from_answers(lighteval, tmp_path, monkeypatch):
     made = f"open({str(tmp_path / 'trace')!r}, 'w')"
     for module in ("json", "numpy", "datasets", "lighteval", "sympy", "train", "questions", "openrlhf_rpo"):
@@ -161,6 +161,7 @@ def test_the_judging_process_runs_no_code_from_the_current_folder_or_from_answer
     assert not (tmp_path / "trace").exists()
 
 
+@pytest.mark.release
 def test_an_evaluation_that_lighteval_judges(lighteval, opened, data, tmp_path):
     """Its scores stand where the reward's stood, which stay beside them; on the testbed the two agree on every answer.
 

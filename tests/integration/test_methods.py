@@ -6,18 +6,22 @@ import pytest
 
 from openrlhf_rpo.types import OWN
 
-from .conftest import run_training
+from .conftest import TrainingRun, kill_one, run_acting, run_training
 
 METHODS = Path(__file__).parents[2] / "examples" / "methods"
 
 
-@pytest.mark.parametrize("dtype", ["auto", pytest.param("bf16", marks=pytest.mark.release)])
-def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path, dtype) -> None:
-    """Verified reuse at learning rate 0: of a replayed path only the end token is written anew, in bfloat16 as well."""
-    options = {"rpo__method": "verify", "rpo__replay__share": 0.5, "ds__param_dtype": dtype}
-    run = run_training(tmp_path, 2, train__num_episodes=2, actor__adam__lr=0, **options)
-    assert run.status == 0, run.output[-3000:]
-    with run.cache() as cache:
+@pytest.fixture(scope="module", params=["auto", pytest.param("bf16", marks=pytest.mark.release)])
+def unchanged(request, tmp_path_factory) -> TrainingRun:
+    """Verified reuse at learning rate 0; the engine dies in step 6."""
+    options = {"rpo__method": "verify", "rpo__replay__share": 0.5, "ds__param_dtype": request.param, "ckpt__save_steps": 2}
+    options |= {"train__num_episodes": 3, "actor__adam__lr": 0}
+    return run_acting(tmp_path_factory.mktemp("unchanged"), 2, {"step 5/6": kill_one("VLLM::EngineCore")}, **options)
+
+
+def test_a_policy_that_did_not_change_accepts_what_it_wrote(unchanged) -> None:
+    """Of a replayed path only the end token is written anew, in bfloat16 as well."""
+    with unchanged.cache() as cache:
         records, slots = cache.records(), cache.slots(cache.question_ids())
     assert records[-1].metrics["rpo/groups_from_bare_question"] == 0.5
     assert records[-1].metrics["rpo/cache/every"] == 1.0
@@ -27,6 +31,12 @@ def test_a_policy_that_did_not_change_accepts_what_it_wrote(tmp_path, dtype) -> 
     assert len(replayed) >= 8
     fresh = sum(len(path) - path.prefix_length for path in replayed) / sum(len(path) for path in replayed)
     assert fresh < 0.1, f"{fresh:.0%} of the replayed paths' tokens were sampled again"
+
+
+def test_a_dead_engine_ends_the_run(unchanged) -> None:
+    said = unchanged.last_words()
+    assert said.startswith("error: a vLLM engine died")
+    assert f"5 committed steps in {unchanged.folder}/checkpoints/rpo_cache.db; checkpoint: global_step4" in said
 
 
 @pytest.mark.release

@@ -8,7 +8,7 @@ import pytest
 
 from lab.testbed import model_dir
 
-from .conftest import run_training
+from .conftest import TrainingRun, kill_one, run_acting, run_training
 
 METHODS = Path(__file__).parents[2] / "examples" / "methods"
 
@@ -98,18 +98,35 @@ def test_the_paper_fills_the_cache_first_and_dynamic_sampling_trains_on_groups_t
     assert run.output.count("Shared prefix, ") == 2  # policy and reference
 
 
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory, same_options) -> TrainingRun:
+    """As the finished run, with partitioned weights (ZeRO stage 3). A reward worker dies in step 2, a rank in step 4."""
+    options = {**same_options, "rpo__reward__max_failure_share": 0.1}  # one of 16: the worker may be killed at work
+    options |= {"actor__num_gpus_per_node": 2, "ds__zero_stage": 3, "train__micro_batch_size": 4}
+    acts = {"step 1/6": kill_one("reward_worker"), "step 3/6": kill_one("PolicyActor")}
+    return run_acting(tmp_path_factory.mktemp("ranks"), 3, acts, **options)
+
+
 @pytest.mark.long
-def test_two_ranks_take_the_step_of_one_where_both_leave_samples_out(tmp_path, finished_run, same_options) -> None:
-    """Dealt out anew once the advantages are known; the weights are partitioned (ZeRO stage 3)."""
-    run = run_training(tmp_path, 3, **same_options, actor__num_gpus_per_node=2, ds__zero_stage=3, train__micro_batch_size=4)
-    assert run.status == 0, run.output[-3000:]
-    with run.cache() as cache, finished_run.cache() as other:
+def test_two_ranks_take_the_step_of_one_where_both_leave_samples_out(two_ranks, finished_run) -> None:
+    """Dealt out anew once the advantages are known."""
+    with two_ranks.cache() as cache, finished_run.cache() as other:
         steps, wanted = cache.records(), other.records()[0].metrics
     first = steps[0].metrics
     assert min(record.metrics["rpo/trained_share"] for record in steps) < 1
     assert max(record.metrics["rpo/rollout_log_prob_gap"] for record in steps) < 2e-5  # the engine has the weights of both
     for name in ("rpo/trained_share", "actor_grad_norm", "reward", "response_length"):
         assert first[name] == pytest.approx(wanted[name], rel=1e-3, abs=1e-6), name
+
+
+@pytest.mark.long
+def test_a_dead_reward_worker_is_replaced_and_a_dead_rank_ends_the_run(two_ranks) -> None:
+    assert "step 3/6" in two_ranks.output
+    said = two_ranks.last_words()
+    assert said.startswith("error: a process of the policy (actor) died")
+    assert f"3 committed steps in {two_ranks.folder}/checkpoints/rpo_cache.db" in said
+    assert "checkpoint: global_step2" in said
+    assert "the same command with --ckpt.load_enable; what came after step 2 is run again" in said
 
 
 @pytest.mark.release

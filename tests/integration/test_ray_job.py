@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,19 +40,16 @@ def submit(address: str, command: list[str], *options: str) -> subprocess.Comple
 def test_a_job_trains_on_the_code_and_the_method_that_it_brings(head, tmp_path):
     """The method is the example of docs/methods.md."""
     assert "RAY_ADDRESS" not in os.environ
-    upload = f"--working-dir={ROOT}"
-    look = submit(head, [sys.executable, "-c", WHAT_IS_THERE], upload)
-    [found] = [line for line in look.stdout.splitlines() if line.startswith("package ")]
+    [example] = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "shortest.py").write_text(f"{WHAT_IS_THERE}\n{example}")
+    own = {"rpo__method": f"{tmp_path}/shortest.py:Shortest", "rpo__redo__share": 0.5}
+    done = submit(head, training_command(tmp_path / "good", 2, **own), f"--working-dir={ROOT}")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "step 2/2" in done.stdout
+    found = next(line for line in done.stdout.splitlines() if line.startswith("package "))  # the driver's
     assert "/working_dir_files/" in found.split()[1]
     assert "'openrlhf_rpo'" in found and "'examples'" in found
     assert [name for name in (".git", ".venv", "runs", "tests", "docs") if f"'{name}'" in found] == []
-
-    [example] = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE | re.DOTALL)
-    (tmp_path / "shortest.py").write_text(example)
-    own = {"rpo__method": f"{tmp_path}/shortest.py:Shortest", "rpo__redo__share": 0.5}
-    done = submit(head, training_command(tmp_path / "good", 2, **own), upload)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "step 2/2" in done.stdout
     with TrainingRun(tmp_path / "good", 0, done.stdout).cache() as cache:
         first, second = cache.records()
     assert first.metrics["rpo/cache/shortest"] > 0 and second.metrics["rpo/prefix_tokens"] > 0

@@ -26,10 +26,10 @@ def environment(monkeypatch):
     os.environ.update(before)
 
 
-def run(program: str, device: str) -> list[str]:
+def run(program: str, device: str, *words: str) -> list[str]:
     """The lines that a fresh process prints."""
     env = os.environ | {platform.DEVICE_ENV: device, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, env=env)
     assert result.returncode == 0, result.stderr
     return result.stdout.split("\n")[:-1]
 
@@ -144,66 +144,31 @@ print(deepspeed.runtime.engine.DeepSpeedEngine.get_optimizer_configuration.__nam
     assert run(program, "cuda")[-1].startswith(optimizer)
 
 
-def test_on_a_cpu_host_what_asks_for_a_cuda_device_gets_the_cpu():
-    program = """
+ON_A_CPU_HOST = """
+import json, os, sys
 from openrlhf_rpo import platform
 platform.choose("cpu", 0.0)
 platform.prepare()
 platform.prepare()
-import torch
-print(torch.cuda.current_device(), torch.zeros(1).to(torch.cuda.current_device()).device)
-print(torch.device(f"cuda:{torch.cuda.current_device()}"))
-print(torch.cuda.synchronize(), torch.cuda.empty_cache(), torch.cuda.set_device(0))
+import torch, deepspeed
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
-print(len(NaiveReplayBuffer(4)))
 from openrlhf.utils.deepspeed import DeepspeedStrategy
-print(DeepspeedStrategy.moving_average.__defaults__)
-"""
-    assert run(program, "cpu") == ["cpu cpu", "cuda:0", "None None None", "0", "(0.992, 'cpu')"]
 
+found = {
+    "devices": [torch.cuda.current_device(), str(torch.zeros(1).to(torch.cuda.current_device()).device)],
+    "by name": str(torch.device(f"cuda:{torch.cuda.current_device()}")),
+    "does nothing": [torch.cuda.synchronize(), torch.cuda.empty_cache(), torch.cuda.set_device(0)],
+    "replay buffer": len(NaiveReplayBuffer(4)),
+    "moving average": DeepspeedStrategy.moving_average.__defaults__,
+}
 
-def test_deepspeed_on_a_cpu_host_compiles_nothing(monkeypatch, tmp_path):
-    """Its own operations would be compiled at the first run on a machine, which takes a compiler and more than a minute."""
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "compiled"))
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    program = f"""
-from openrlhf_rpo import platform
-platform.choose("cpu", 0.0)
-platform.prepare()
-import torch, deepspeed
-deepspeed.init_distributed("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1, auto_mpi_discovery=False)
-config = {{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {{"stage": 2}}}}
-config["optimizer"] = {{"type": "AdamW", "params": {{"lr": 0.1, "weight_decay": 0.0}}}}
-model = torch.nn.Linear(2, 1, bias=False)
-before = model.weight.clone()
-engine, optimizer, *_ = deepspeed.initialize(model=model, config=config)
-engine.backward(engine(torch.ones(1, 2)).sum())
-engine.step()
-print(engine.basic_optimizer.defaults["fused"])
-print((before - engine.module.weight).tolist())
-torch.distributed.destroy_process_group()  # its threads abort a process that ends around them
-"""
-    *_, fused, moved = run(program, "cpu")
-    assert fused == "True" and json.loads(moved)[0] == pytest.approx([0.1, 0.1])  # Adam's first step: the learning rate
-    assert not (tmp_path / "compiled").exists()
-
-
-def test_weights_that_ranks_gather_on_a_cpu_host_are_whole_at_once(tmp_path):
-    """ZeRO stage 3: a weight is loaded, then read, beside a bias whose gather ends long before the weight's."""
-    program = f"""
-import os
-from openrlhf_rpo import platform
-platform.choose("cpu", 0.0)
-platform.prepare()
-os.environ["LOCAL_RANK"] = "0"
-import torch, deepspeed
 child = os.fork()
 rank = int(child == 0)
-deepspeed.init_distributed("gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=2, auto_mpi_discovery=False)
-config = {{"train_batch_size": 2, "zero_optimization": {{"stage": 3}}}}
-wrong = []
+store = {"init_method": f"file://{sys.argv[1]}/store", "auto_mpi_discovery": False}
+deepspeed.init_distributed("gloo", rank=rank, world_size=2, **store)
+gathered = []
 for i in range(30):
-    with deepspeed.zero.Init(config_dict_or_path=config):
+    with deepspeed.zero.Init(config_dict_or_path={"train_batch_size": 2, "zero_optimization": {"stage": 3}}):
         layer = torch.nn.Linear(1024, 1024)
     with deepspeed.zero.GatheredParameters(list(layer.parameters()), modifier_rank=0), torch.no_grad():
         if rank == 0:
@@ -212,15 +177,53 @@ for i in range(30):
         loaded = bool((layer.weight == i).all())
     with deepspeed.zero.GatheredParameters(list(layer.parameters())):
         read = layer.weight.detach().clone()
-    if not loaded or not (read == i).all():
-        wrong.append(i)
+    gathered.append(loaded and bool((read == i).all()))
+
+config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
+config["optimizer"] = {"type": "AdamW", "params": {"lr": 0.1, "weight_decay": 0.0}}
+model = torch.nn.Linear(2, 1, bias=False)
+engine, *_ = deepspeed.initialize(model=model, config=config)
+before = engine.module.weight.detach().clone()
+engine.backward(engine(torch.ones(1, 2)).sum())
+engine.step()
+found["fused"] = engine.basic_optimizer.defaults["fused"]
+found["moved"] = (before - engine.module.weight).tolist()
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 if rank == 0:
-    print(wrong, os.waitpid(child, 0)[1], flush=True)
+    found |= {"gathered": gathered, "child": os.waitpid(child, 0)[1]}
+    print(json.dumps(found), flush=True)
 os._exit(0)  # its threads can abort an interpreter that ends around them
 """
-    assert run(program, "cpu")[-1] == "[] 0"
+
+
+@pytest.fixture(scope="module")
+def on_a_cpu_host(tmp_path_factory) -> dict:
+    folder = tmp_path_factory.mktemp("host")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "compiled"))
+        patch.setenv("LOCAL_RANK", "0")
+        *_, found = run(ON_A_CPU_HOST, "cpu", str(folder))
+    return json.loads(found) | {"compiled": (folder / "compiled").exists()}
+
+
+def test_on_a_cpu_host_what_asks_for_a_cuda_device_gets_the_cpu(on_a_cpu_host):
+    assert on_a_cpu_host["devices"] == ["cpu", "cpu"] and on_a_cpu_host["by name"] == "cuda:0"
+    assert on_a_cpu_host["does nothing"] == [None, None, None]
+    assert on_a_cpu_host["replay buffer"] == 0
+    assert on_a_cpu_host["moving average"] == [0.992, "cpu"]
+
+
+def test_deepspeed_on_a_cpu_host_compiles_nothing(on_a_cpu_host):
+    """Its own operations would be compiled at the first run on a machine, which takes a compiler and more than a minute."""
+    assert on_a_cpu_host["fused"] is True
+    assert on_a_cpu_host["moved"][0] == pytest.approx([0.1, 0.1])  # Adam's first step: the learning rate
+    assert not on_a_cpu_host["compiled"]
+
+
+def test_weights_that_ranks_gather_on_a_cpu_host_are_whole_at_once(on_a_cpu_host):
+    """ZeRO stage 3: a weight is loaded, then read, beside a bias whose gather ends long before the weight's."""
+    assert on_a_cpu_host["gathered"] == [True] * 30 and on_a_cpu_host["child"] == 0
 
 
 def test_actors_on_a_cpu_host_ask_for_no_gpu():

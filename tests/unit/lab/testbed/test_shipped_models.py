@@ -60,24 +60,28 @@ def test_claims_lie_in_the_bands_of_the_level(level):
         assert low <= claims(level)[name] <= high, name
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_pass_at_1_is_as_claimed(level):
     rates = [sum(s.right for s in group) / SAMPLES for group in drawn(level, 1.0)]
     assert_agrees(rates, claims(level)["pass@1"], claims(level)["questions"])
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_greedy_accuracy_is_as_claimed(level):
     rates = [float(s.right) for (s,) in drawn(level, 0.0)]
     assert_agrees(rates, claims(level)["greedy"], claims(level)["questions"])
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_length_is_as_claimed(level):
     lengths = [statistics.mean(s.tokens for s in group) for group in drawn(level, 1.0)]
     assert_agrees(lengths, claims(level)["tokens_mean"], claims(level)["questions"])
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_answers_are_boxed_ended_and_not_lucky(level):
     samples = [s for group in drawn(level, 1.0) for s in group]
