@@ -60,7 +60,7 @@ class TrainingRun:
         """What a run said that broke, which took it less than a minute."""
         assert self.status == 1, self.output[-3000:]
         assert self.seconds < 60
-        return self.output[self.output.rindex("error: ") :]
+        return self.output[self.output.rindex("\nerror: ") + 1 :]
 
     @property
     def step_lines(self) -> list[str]:

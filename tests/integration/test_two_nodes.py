@@ -57,9 +57,7 @@ def test_a_run_outlives_its_engines_node_and_goes_on_elsewhere(finished_run, sam
             cut = run_acting(begun, 3, {"step 3/6": die}, **options, rpo__cache__url="sqlite:///disk/cache.db")
         expected = {"here": ["ray::_RPOPolicyActor", "ray::_RPOTrainer"], "there": ["ray::_RPOEngine"] * 2}
         assert places == expected, cut.output[-3000:]
-        assert cut.status == 1, cut.output[-3000:]
-        assert cut.seconds < 60
-        said = cut.output[cut.output.rindex("\nerror: ") + 1 :]
+        said = cut.last_words()
         assert said.startswith("error: a vLLM engine died with its node ("), said
         assert f"committed steps in {begun}/disk/cache.db; checkpoint: global_step2 below {begun}/checkpoints" in said
 
