@@ -26,7 +26,7 @@ test: env ## all tests that need no GPU, but for the long ones
 	@echo "make test: all tests passed"
 
 long: env lighteval real ## the long ones: faults, two Ray nodes, every estimator and example, studies
-	.venv/bin/python -m pytest tests -m "long or release" $(IN_PARALLEL) -v
+	.venv/bin/python -m pytest tests -m "(long or release) and not image" $(IN_PARALLEL) -v
 	@echo "make long: all tests passed"
 
 image: env ## the Dockerfile's layers without Docker, in a bare Debian; as root, with debootstrap
