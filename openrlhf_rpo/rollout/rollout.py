@@ -24,7 +24,7 @@ from openrlhf_rpo.rollout.requests import GeneratedGroup, GroupRequest, Request,
 from openrlhf_rpo.rollout.reward_call import RewardRequest, RewardResult
 from openrlhf_rpo.rollout.scoring import Scorer
 from openrlhf_rpo.rollout.selection import Asked
-from openrlhf_rpo.rollout.unfinished import begin, count, go_on, shortened, tail
+from openrlhf_rpo.rollout.unfinished import begin, count, go_on, shortened, tail, whole
 from openrlhf_rpo.run.phases import PhaseClock
 from openrlhf_rpo.types import Group, LogProbs, Path, Prefix, Question, Sample, as_log_probs
 
@@ -172,7 +172,7 @@ class Rollout:
         work.groups.append(Group(question, samples, known.visits, one.reason, one.chance, n_before=n_before, due=work.step))
 
     def _verified(self, question: Question, start: ToVerify, log_probs: list[LogProbs]) -> tuple[Sample, ...]:
-        """The samples that continue what the policy accepts, given its log-probs of each distinct path.
+        """The samples that continue, or are, what the policy accepts, given its log-probs of each distinct path.
 
         A path that fills --data.max_len is one token longer than an engine accepts. Its last token, which is always cut,
         gets probability 0.
@@ -182,7 +182,7 @@ class Rollout:
             for path, scored in zip(start.distinct, log_probs, strict=True)
         }
         cut = replace(start.cut, log_probs=tuple(now[path.slot] for path in start.cut.paths))
-        return begin(self.prefixes(question, cut))
+        return tuple(whole(sample, self.gate.version) for sample in begin(self.prefixes(question, cut)))
 
     def prefixes(self, question: Question, cut: Cut) -> tuple[Prefix, ...]:
         """What each sample of a group starts from; the bare question if there are no paths."""
@@ -301,9 +301,6 @@ class Rollout:
             phase.enter_context(self.clock("rollout"))
             if answer is not None:
                 self._add(work, i, answer)
-            if i in work.verify and not count(groups[i].samples):  # the next policy accepts other tokens
-                unknown.add(i)
-                groups[i] = replace(groups[i], samples=begin((Prefix(),) * len(groups[i].samples)))
             return partial(ask, i)
 
         bar = tqdm(total=len(groups), desc="Generating", unit="group", delay=5, mininterval=5)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from openrlhf_rpo.algo.parts import extended, head
 from openrlhf_rpo.rollout.requests import Generated
-from openrlhf_rpo.types import FinishReason, Prefix, Sample, as_ids, as_log_probs
+from openrlhf_rpo.types import FinishReason, Part, Prefix, Sample, as_ids, as_log_probs
 
 _REASONS: dict[str, FinishReason] = {"length": "length", "unfinished": "unfinished"}
 
@@ -20,6 +20,18 @@ _REASONS: dict[str, FinishReason] = {"length": "length", "unfinished": "unfinish
 def begin(prefixes: Iterable[Prefix]) -> tuple[Sample, ...]:
     """Samples without a token."""
     return tuple(Sample(prefix, as_ids(), as_log_probs(), "unfinished") for prefix in prefixes)
+
+
+def whole(sample: Sample, version: int) -> Sample:
+    """The sample of a verified prefix; finished if policy ``version`` accepted a path up to its end token.
+
+    That token then counts as the response, which is so never empty.
+    """
+    prefix = sample.prefix
+    if prefix.cut or prefix.log_probs is None or prefix.path is None or prefix.path.finish_reason != "stop":
+        return sample
+    start = replace(prefix, token_ids=prefix.token_ids[:-1], log_probs=prefix.log_probs[:-1], cut=1)
+    return Sample(start, prefix.token_ids[-1:], prefix.log_probs[-1:], "stop", parts=(Part(version, 1),))
 
 
 def count(samples: Iterable[Sample]) -> int:

@@ -22,20 +22,24 @@ more than the policy would, l = 0 nothing (plain sampling).
 
 Example, q = 0.5, 0.5, 0.4 and p = 0.6, 0.4, 0.2 with l = 1: accepted with probabilities 1, 0.8 and 0.5.
 
-Degenerate cases: a path without log-probs (imported as text) is rejected whole, and its tokens may be drawn again. The end
-token of a path, and the last token of one that reached its length limit, are always drawn again from p, so that there is
-something to generate. In half precision q is the log-prob of reading the new answer, not of drawing it: the kernels round
-differently (``rollout/rollout.py``).
+The end token is verified like any other: if it were always drawn again, an answer could end only where it is drawn twice,
+and answers would grow. A path that is accepted whole is the sample.
+
+Degenerate cases: a path without log-probs (imported as text) is rejected whole, and its tokens may be drawn again. The last
+place that the length limit allows is always drawn again from p, whatever was there. In half precision q is the log-prob of
+reading the new answer, not of drawing it: the kernels round differently (``rollout/rollout.py``).
 """
 
 import math
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 
 from openrlhf_rpo.algo.methods.method import Cut, Stored
 from openrlhf_rpo.algo.methods.replay import Replay
+from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.option import NOT_NEGATIVE, option, options_of
 from openrlhf_rpo.types import LogProbs, Path, Rejected
 
@@ -57,6 +61,15 @@ class Verify(Replay):
         """Paths chosen by reward would not be distributed as q."""
         return True
 
+    def check_run(self, args: SimpleNamespace) -> None:
+        super().check_run(args)
+        mode, n = args.rpo.init.mode, args.rollout.n_samples_per_prompt
+        if n > 1 and mode != "progressive":
+            raise UsageError(
+                f"--rpo.init.mode {mode} stores one path a question, from whose copies --rpo.method {self.name} would start "
+                f"all {n} samples of a group: give --rpo.init.mode progressive, or --rollout.n_samples_per_prompt 1"
+            )
+
     def paths(self, stored: Stored, n_samples: int) -> Sequence[Path]:
         return () if self.worn_out(stored.visits) else stored.in_turn(n_samples)
 
@@ -65,7 +78,7 @@ class Verify(Replay):
         return [_cut(path, now, self.verify_lenience, cut.generator) for path, now in pairs]
 
     def rejected(self, path: Path, kept: int, log_probs: LogProbs) -> Rejected | None:
-        if path.log_probs is None or kept == _n_verified(path):
+        if path.log_probs is None or kept == len(path):
             return None
         weight = residual_weight(path.log_probs[kept], log_probs[kept], self.verify_lenience)
         return Rejected(path.token_ids[kept], log_probs[kept], weight) if weight < 1 else None
@@ -97,10 +110,4 @@ def residual_weight(q: float, p: float, lenience: float) -> float:
 def _cut(path: Path, now: LogProbs, lenience: float, generator: random.Random) -> int:
     if path.log_probs is None:
         return len(path)
-    n = _n_verified(path)
-    return len(path) - accepted(path.log_probs[:n], now[:n], lenience, generator)
-
-
-def _n_verified(path: Path) -> int:
-    """All tokens but the end token."""
-    return len(path) - (path.finish_reason == "stop")
+    return len(path) - accepted(path.log_probs, now, lenience, generator)

@@ -12,6 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from openrlhf_rpo.algo.methods import Choice, Cut, Scored, Verify
+from openrlhf_rpo.algo.methods.prefixes import choose_prefixes
 from openrlhf_rpo.algo.methods.verify import accepted, residual_weight
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.types import Path
@@ -26,14 +27,9 @@ def cut(then, now, seed=0, finish="length", lenience=1.0):
     return Verify(verify_lenience=lenience).cuts(Cut((path,), random.Random(seed), (), (tuple(now),)))[0]
 
 
-@given(LOG_PROBS, st.integers(0, 100))
-def test_an_unchanged_policy_accepts_everything(log_probs, seed):
-    assert cut(log_probs, log_probs, seed) == 0
-
-
-@given(LOG_PROBS, st.integers(0, 100))
-def test_a_path_that_ended_writes_its_last_token_anew(log_probs, seed):
-    assert cut(log_probs, log_probs, seed, finish="stop") == 1
+@given(LOG_PROBS, st.integers(0, 100), st.sampled_from(["length", "stop"]))
+def test_an_unchanged_policy_accepts_everything(log_probs, seed, finish):
+    assert cut(log_probs, log_probs, seed, finish) == 0
 
 
 @given(LOG_PROBS, st.integers(0, 100))
@@ -67,7 +63,7 @@ NEW = {(): (0.45, 0.33, 0.22), (0,): (0.55, 0.22, 0.23), (1,): (0.105, 0.79, 0.1
 
 def draw(model, start, generator):
     ids = list(start)
-    while len(ids) < 2:
+    while tuple(ids) in model:
         ids.append(generator.choices(VOCABULARY, model[tuple(ids)])[0])
     return tuple(ids)
 
@@ -80,16 +76,20 @@ def reweighted(distribution, token, weight):
     return tuple(p * weight if x == token else p for x, p in zip(VOCABULARY, distribution, strict=True))
 
 
-def reused(lenience, seed, old=OLD, new=NEW):
+def answers(model, start=()):
+    return [ids for x in VOCABULARY for ids in answers(model, (*start, x))] if start in model else [start]
+
+
+def reused(lenience, seed, old=OLD, new=NEW, end=None):
     """A path of the old policy, verified by the new one and finished by it, its first token as ``Rejected`` says."""
     generator = random.Random(seed)
     ids = draw(old, (), generator)
-    path = Path("q", ids, log_probs(old, ids), "length", 1.0, 1.0)
+    path = Path("q", ids, log_probs(old, ids), "stop" if ids[-1] == end else "length", 1.0, 1.0)
     now = log_probs(new, ids)
-    kept = accepted(path.log_probs, now, lenience, generator)
-    refused = Verify(verify_lenience=lenience).rejected(path, kept, now)
-    start = ids[:kept]
+    [prefix] = choose_prefixes(Verify(verify_lenience=lenience), Cut((path,), generator, (), (now,)), len(ids))
+    start, refused = tuple(prefix.token_ids), prefix.rejected
     if refused is not None:
+        kept = len(start)
         assert refused.token_id == ids[kept] and refused.log_prob == now[kept]
         start = draw(new | {start: reweighted(new[start], refused.token_id, refused.weight)}, start, generator)[: kept + 1]
     return draw(new, start, generator)
@@ -99,11 +99,10 @@ def probability(model, ids):
     return math.exp(sum(log_probs(model, ids)))
 
 
-def chi_square(lenience, expected, old=OLD, new=NEW):
-    """Pearson's statistic of the nine paths, which has 8 degrees of freedom."""
-    counts = Counter(reused(lenience, seed, old, new) for seed in range(DRAWS))
-    paths = itertools.product(VOCABULARY, repeat=2)
-    return sum((counts[p] - DRAWS * expected(p)) ** 2 / (DRAWS * expected(p)) for p in paths)
+def chi_square(lenience, expected, old=OLD, new=NEW, end=None):
+    """Pearson's statistic of all paths, at most nine, which has at most 8 degrees of freedom."""
+    counts = Counter(reused(lenience, seed, old, new, end) for seed in range(DRAWS))
+    return sum((counts[p] - DRAWS * expected(p)) ** 2 / (DRAWS * expected(p)) for p in answers(new))
 
 
 @pytest.mark.parametrize("lenience", [0.0, 0.5, 0.8])
@@ -119,6 +118,18 @@ ALIKE = {(): (0.25, 0.45, 0.3), (0,): (0.4, 0.3, 0.3), (1,): (0.15, 0.7, 0.15), 
 @pytest.mark.parametrize("lenience", [0.0, 0.5, 0.8, 1.0])
 def test_where_one_token_lost_what_the_others_gained_alike_the_samples_are_those_of_the_current_policy(lenience):
     assert chi_square(lenience, lambda ids: probability(ALIKE, ids), new=ALIKE) < LIMIT
+
+
+# Answers that may end, with the token 2, in their first or second place; later that token is a third less likely.
+ENDS = {(): (0.5, 0.2, 0.3), (0,): (0.2, 0.2, 0.6), (1,): (0.3, 0.1, 0.6)}
+FEWER = {(): (0.5 * 8 / 7, 0.2 * 8 / 7, 0.2), (0,): (0.3, 0.3, 0.4), (1,): (0.45, 0.15, 0.4)}
+
+
+@pytest.mark.parametrize(("old", "new"), [(ENDS, ENDS), (ENDS, FEWER)])
+def test_an_answer_ends_as_often_as_the_current_policy_ends_it(old, new):
+    """An end token that is always drawn again would end half as many answers, or fewer."""
+    assert len(answers(new)) == 7
+    assert chi_square(1.0, lambda ids: probability(new, ids), old, new, end=2) < LIMIT
 
 
 def test_at_lenience_1_a_token_is_off_by_what_its_redraw_lacks_of_the_residual():
@@ -155,14 +166,13 @@ def test_a_rejected_token_is_not_drawn_again_at_lenience_1_and_as_it_is_where_no
         assert 0 < weight < 1
 
 
-def test_an_end_token_an_accepted_path_and_one_without_log_probs_reject_nothing():
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_an_accepted_path_and_one_without_log_probs_reject_nothing(finish):
     rejected = Verify().rejected
-    ended = Path("q", (5, 6, 1), (-1.0, -1.0, -1.0), "stop", 1.0, 1.0)
-    assert rejected(ended, 2, (-1.0, -1.0, -9.0)) is None
-    cut_off = replace(ended, finish_reason="length")
-    assert rejected(cut_off, 2, (-1.0, -1.0, -9.0)).token_id == 1
-    assert rejected(cut_off, 3, (-1.0, -1.0, -1.0)) is None
-    assert rejected(replace(cut_off, log_probs=None), 0, (-1.0, -1.0, -1.0)) is None
+    path = Path("q", (5, 6, 1), (-1.0, -1.0, -1.0), finish, 1.0, 1.0)
+    assert rejected(path, 2, (-1.0, -1.0, -9.0)).token_id == 1
+    assert rejected(path, 3, (-1.0, -1.0, -1.0)) is None
+    assert rejected(replace(path, log_probs=None), 0, (-1.0, -1.0, -1.0)) is None
 
 
 @pytest.mark.parametrize("now", [0.0, math.nan])
@@ -182,7 +192,19 @@ def test_the_whole_path_carries_loss_and_every_sample_is_stored():
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(0.7, 1.0), (1.0, 0.9)])
 def test_it_needs_the_distribution_that_engines_score(temperature, top_p):
-    args = SimpleNamespace(rollout=SimpleNamespace(temperature=temperature, top_p=top_p))
+    args = run_options(temperature=temperature, top_p=top_p)
     with pytest.raises(UsageError, match="--rpo.method verify .* needs --rollout.temperature 1 and --rollout.top_p 1"):
         Verify().check_run(args)
-    Verify().check_run(SimpleNamespace(rollout=SimpleNamespace(temperature=1.0, top_p=1.0)))
+    Verify().check_run(run_options())
+
+
+def run_options(mode="progressive", **rollout):
+    rollout = {"temperature": 1.0, "top_p": 1.0, "n_samples_per_prompt": 4} | rollout
+    return SimpleNamespace(rollout=SimpleNamespace(**rollout), rpo=SimpleNamespace(init=SimpleNamespace(mode=mode)))
+
+
+@pytest.mark.parametrize("mode", ["bulk", "import"])
+def test_a_group_cannot_start_from_copies_of_one_path(mode):
+    with pytest.raises(UsageError, match=f"--rpo.init.mode {mode} stores one path a question"):
+        Verify().check_run(run_options(mode))
+    Verify().check_run(run_options(mode, n_samples_per_prompt=1))

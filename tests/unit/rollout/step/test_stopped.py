@@ -1,6 +1,7 @@
 """Groups that are stopped on their way: to let the other side train, or because enough others are done."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -62,6 +63,24 @@ def test_a_group_that_was_being_verified_is_verified_again(rollout):
     assert isinstance(first, VerifyRequest) and isinstance(second, VerifyRequest)
     assert second.paths == first.paths and group.version == 2
     assert {len(sample.prefix) for sample in group.samples} == {10}
+
+
+def test_what_was_accepted_of_a_path_is_not_verified_again(rollout):
+    """Whether a group was stopped must not depend on what was rejected, or rejections would be rarer than they should."""
+    made = stopping(rollout, **VERIFY)
+    made.generator.generate = partial(after_verifying, made.generator)
+    [group] = made.roll_out(ASKED[:1], 2)
+    [request] = made.generator.groups
+    assert {len(sample.prefix) for sample in group.samples} == {10} and len(request) == 4
+    assert all(sample.parts == (Part(2, 3),) for sample in group.samples)
+
+
+def after_verifying(engines, groups, enough=None, gate=None, stopped=None) -> Iterator:
+    """Every group is verified, and stopped before its first token."""
+    begun = [engines.scored(group) for group in groups]
+    rest = [stopped(i, GeneratedGroup([Generated((), (), "unfinished")] * len(group))) for i, group in enumerate(begun)]
+    engines.gate.version = 2
+    yield from Engines.generate(engines, [ask() for ask in rest])
 
 
 # ── The tail ──

@@ -3,7 +3,7 @@
 import pytest
 
 from openrlhf_rpo.rollout.rollout import EVAL_STEP
-from openrlhf_rpo.types import CacheDecision, Path, Rejected, StepRecord, Visit, as_log_probs
+from openrlhf_rpo.types import CacheDecision, Part, Path, Rejected, StepRecord, Visit, as_log_probs
 from tests.unit.rollout.step.conftest import ASKED, END, QUESTIONS, VERIFY
 
 
@@ -45,6 +45,25 @@ def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
     [group] = made.roll_out(ASKED[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {7}
     assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
+
+
+@pytest.mark.parametrize("share", [1, 4])
+def test_a_path_that_is_accepted_to_its_end_is_a_sample_and_nothing_is_generated(rollout, cache, share):
+    """Each sample has its own path, and ``share`` of the four are as likely as they were."""
+    paths = [Path("a", (*range(2, 21), END), (-0.25,) * 20, "stop", 1.0, 1.0, step=2, slot=slot) for slot in range(4)]
+    cache.commit_step(StepRecord(2, 0, 2, {}), [CacheDecision(paths[0], Visit("a", 2, 0, 0, 20, 4, 1, "every"), paths[1:])])
+    made = rollout(**VERIFY)
+    made.gate.version = 2
+    scores = iter([[-0.125] * 20] * share + [[-0.125] * 10 + [-1000.0] * 10] * (4 - share))
+    made.generator.score = lambda path: as_log_probs(next(scores))
+    [group] = made.roll_out(ASKED[:1], 3)
+    assert len(made.generator.groups[0]) == 4 - share
+    for sample in group.samples[:share]:
+        assert sample.prefix.token_ids.tolist() == [*range(2, 21)] and sample.response_ids.tolist() == [END]
+        assert sample.prefix.log_probs.tolist() == [-0.125] * 19 and sample.response_log_probs.tolist() == [-0.125]
+        assert (sample.finish_reason, sample.prefix.cut, sample.parts) == ("stop", 1, (Part(2, 1),))
+    assert {len(sample.prefix) for sample in group.samples[share:]} <= {10}
+    assert {sample.response_ids.tolist()[-1] for sample in group.samples} == {END}
 
 
 # ── Rounding ──
