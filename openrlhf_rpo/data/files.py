@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from openrlhf_rpo.errors import UsageError, reason_of
 
@@ -111,7 +111,7 @@ def _check_json(file: Path) -> None:
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if line.strip():
                 row = _parsed(line, f", line {number}")
-                _check_row(row, line, f", line {number}")
+                _check_row(row, _doubts(line), f", line {number}")
                 numbers.add(row, f", line {number}")
                 rows += 1
         if not rows:
@@ -125,9 +125,9 @@ def _check_array(content: bytes) -> None:
     rows = _parsed(content.removeprefix(b"\xef\xbb\xbf"), "")
     if not rows:
         raise _Bad(": the data set is empty: the array has no rows")
-    numbers = _Numbers()
+    doubts, numbers = _doubts(content), _Numbers()
     for number, row in enumerate(rows, 1):
-        _check_row(row, content, f", row {number}")
+        _check_row(row, doubts, f", row {number}")
         numbers.add(row, f", row {number}")
     numbers.check()
 
@@ -188,12 +188,23 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check_row(row: Any, source: bytes, where: str) -> None:
+class _Doubts(NamedTuple):
+    """What must be looked at in every row of some JSON; most files spare the look."""
+
+    deep: bool
+    halves: bool  # of surrogate pairs
+
+
+def _doubts(source: bytes) -> _Doubts:
+    return _Doubts(source.count(b"[") + source.count(b"{") > _DEEPEST, b"\\ud" in source or b"\\uD" in source)
+
+
+def _check_row(row: Any, doubts: _Doubts, where: str) -> None:
     if not isinstance(row, dict):
         raise _Bad(f'{where}: expected an object like {{"question": "1+1?", "answer": "2"}}, not {_kind(row)}')
-    if source.count(b"[") + source.count(b"{") > _DEEPEST and _deeper(row, _DEEPEST):
+    if doubts.deep and _deeper(row, _DEEPEST):
         raise _Bad(f"{where}: lists or objects are nested more than {_DEEPEST} deep")
-    if b"\\ud" in source or b"\\uD" in source:
+    if doubts.halves:
         try:
             json.dumps(row, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:

@@ -65,6 +65,7 @@ FILES = {
     "deep objects": ("x.jsonl", line('{"a": ' * 5000 + "1" + "}" * 5000), "line 17: lists or objects are nested"),
     "rather deep lists": ("x.jsonl", line('{"a": ' + "[" * 99 + "]" * 99 + "}"), "line 17: lists or objects are nested"),
     "a deep array": ("x.json", b"[" * 200_000, "x.json: lists or objects are nested"),
+    "the end of a long array": ("x.json", b"[" + (b'{"question": "%s"}, ' % (b"a" * 500)) * 20_000 + b"5]", "row 20001: "),
     "a NUL byte": ("x.jsonl", line('{"question": "a\0b", "answer": "1"}'), "line 17: not JSON (Invalid control character"),
     "NUL bytes at the end": ("x.jsonl", GOOD + bytes(4096), "line 17: not JSON"),
     "half a surrogate pair": ("x.jsonl", line('{"question": "\\ud800", "answer": "1"}'), "line 17: half a surrogate pair"),
