@@ -1,5 +1,6 @@
 """The writer's lock: a lock file beside the database, held while the cache is open."""
 
+import errno
 import fcntl
 import os
 import pathlib
@@ -27,7 +28,8 @@ class WriterLock:
             )
         file = database.with_name(database.name + ".lock")
         try:
-            self._fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            # A link, in a folder from someone else, could name any file of this user's, which would be emptied.
+            self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise _unwritable(database, file, error) from error
         try:
@@ -61,6 +63,8 @@ class WriterLock:
 
 
 def _unwritable(database: pathlib.Path, file: pathlib.Path, error: OSError) -> CacheUnwritable:
+    if error.errno == errno.ELOOP:
+        return CacheUnwritable(f"Path cache {database}: {file.name} beside it is a symbolic link, which is not followed.")
     return CacheUnwritable(
         f"Path cache {database}: cannot write {file.name} beside it ({error.strerror}). Make its folder writable, or free "
         "space on its disk."

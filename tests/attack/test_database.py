@@ -14,7 +14,7 @@ import pytest
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.cache.codec import MOST_TOKENS, encode_token_ids
-from openrlhf_rpo.cache.errors import CacheError, CacheLocked
+from openrlhf_rpo.cache.errors import CacheError, CacheLocked, CacheUnwritable
 from openrlhf_rpo.cache.models import Base, checksum_of
 from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.durable import replacing
@@ -287,6 +287,15 @@ def test_a_folder_that_is_a_link_admits_no_second_writer(file, tmp_path):
     (tmp_path / "other").symlink_to(file.parent)
     with PathCache.open(f"sqlite:///{tmp_path}/other/rpo_cache.db"), pytest.raises(CacheLocked, match="in use by process"):
         PathCache.open(f"sqlite:///{file}")
+
+
+def test_a_lock_that_is_a_link_is_not_followed(file, tmp_path):
+    """A cache's folder may come from anyone."""
+    (tmp_path / "letter").write_text("dear")
+    file.with_name("rpo_cache.db.lock").symlink_to(tmp_path / "letter")
+    with pytest.raises(CacheUnwritable, match=r"rpo_cache.db.lock beside it is a symbolic link, which is not followed"):
+        PathCache.open(f"sqlite:///{file}")
+    assert (tmp_path / "letter").read_text() == "dear"
 
 
 def test_a_printed_command_can_be_pasted_whatever_the_path(refused, tmp_path, sound, monkeypatch):
