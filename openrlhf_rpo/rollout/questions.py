@@ -74,7 +74,7 @@ def _render(args: SimpleNamespace, rows: Any, tokenizer: Any, where: str) -> lis
             f"{where}: --data.apply_chat_template does not fit: every prompt is the same, {data.prompts[0][:80]!r}"
         )
     ids = tokenizer(list(data.prompts), add_special_tokens=False)["input_ids"]
-    columns = (data.prompts, map(as_text, data.labels), data.datasources, texts, map(tuple, ids))
+    columns = (data.prompts, map(as_text, data.labels), _sources(data.datasources, where), texts, map(tuple, ids))
     return [Question(question_id(row[0], row[1]), *row) for row in zip(*columns, strict=True)]
 
 
@@ -103,6 +103,17 @@ def _need_labels(labels: Sequence[Any], where: str) -> None:
             f"{where}: {len(bad)} of {len(labels)} rows have no label to compare an answer with, the first is row {row}: "
             f"{str(label)[:80]!r}. Remove these rows; `openrlhf-rpo data` does"
         )
+
+
+def _sources(values: Sequence[Any], where: str) -> list[str]:
+    """The name under which each row's evaluation is logged: its ``datasource``, or "default" where it has none.
+
+    Raises UsageError for a list or an object.
+    """
+    for row, value in enumerate(values, 1):
+        if isinstance(value, list | dict):
+            raise UsageError(f"{where}: the column datasource must hold names; row {row} has {str(value)[:80]!r}")
+    return ["default" if value is None or value != value else as_text(value) for value in values]  # NaN is not itself
 
 
 class QuestionStream:

@@ -14,7 +14,7 @@ from openrlhf_rpo.cache.errors import CacheMismatch
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.launch.preflight import _check_vocabulary
-from openrlhf_rpo.rollout.questions import load_questions
+from openrlhf_rpo.rollout.questions import load_eval_questions, load_questions
 from openrlhf_rpo.run.files import cache_copy_path, cache_url, fingerprints
 from openrlhf_rpo.upstream import get_tokenizer
 
@@ -163,6 +163,19 @@ def test_little_room_for_a_path_is_warned_about_unless_no_path_needs_it(run, row
 def test_an_empty_prompt_is_refused(run, rows):
     with pytest.raises(UsageError, match="1 of 9 rows have no question to ask, the first is row 9: a blank text"):
         run(data__prompt_dataset=rows(questions(8) + [{"question": "", "answer": "1"}]))
+
+
+@pytest.mark.parametrize(("first", "name"), [("aime", "aime"), (1.5, "1.5")])
+def test_rows_that_name_no_data_source_are_evaluated_as_default(run, rows, first, name):
+    args = run(eval__dataset=rows([row | {"datasource": s} for row, s in zip(questions(2), (first, None), strict=True)]))
+    loaded = load_eval_questions(args, get_tokenizer(args.actor.model_name_or_path, None))
+    assert [question.datasource for question in loaded] == [name, "default"]
+
+
+@pytest.mark.parametrize("source", [["aime", "amc"], {"name": "aime"}])
+def test_a_data_source_that_is_no_name_is_refused(run, rows, source):
+    with pytest.raises(UsageError, match="--eval.dataset .*: the column datasource must hold names; row 1 has"):
+        run(eval__dataset=rows(questions(2, datasource=source)))
 
 
 # ── Labels ──
