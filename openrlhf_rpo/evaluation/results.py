@@ -35,9 +35,8 @@ def show(files: Sequence[Path], out: Output, to_compare: bool) -> None:
         [_row(names[file], d["figures"], ks) for file, d in documents],
     )
     for file, document in documents:
-        if (agreement := document["figures"].get("agreement")) is not None:
-            judge = document["settings"].get("judge")
-            out.line(f"{names[file]}: judged by {judge}, which agrees with the reward on {agreement:.1%} of the samples")
+        if judged := _judged(document):
+            out.line(f"{names[file]}: {judged}")
     if compared:
         out.line("\naccuracy against the first result on the same questions, paired bootstrap over questions", "bold")
         out.table(["result", "against", "difference", "95 %", "better", "worse", "significant"], map(_difference, compared))
@@ -107,6 +106,7 @@ def _finished(file: Path) -> dict[str, Any]:
         raise ResultError(f"{file} is not finished; this command goes on where it stopped: {document['command']}")
     try:  # all that is shown or compared
         _row(file.stem, document["figures"], [int(k) for k in document["figures"]["pass_at_k"]])
+        _judged(document)
         hash(document["settings"]["questions"])
         accuracies(list(document["parts"].values()))
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
@@ -132,6 +132,14 @@ def _row(name: str, figures: dict[str, Any], ks: Sequence[int]) -> list[Any]:
         figures["questions"],
         figures["samples"],
     ]
+
+
+def _judged(document: dict[str, Any]) -> str:
+    """How far its judge agrees with the reward; empty without a judge."""
+    if (agreement := document["figures"].get("agreement")) is None:
+        return ""
+    judge = document["settings"].get("judge")
+    return f"judged by {judge}, which agrees with the reward on {agreement:.1%} of the samples"
 
 
 def _bounds(low: float, high: float) -> str:

@@ -52,7 +52,7 @@ class Run:
         return (
             self.options.get("rollout.n_samples_per_prompt") != "1"
             and self.options.get("rpo.advantage.baseline") != '"zero"'
-            and (estimator is None or json.loads(estimator) in CENTERED)
+            and (estimator is None or estimator.strip('"') in CENTERED)
         )
 
     @property

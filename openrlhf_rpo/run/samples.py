@@ -7,11 +7,14 @@ a resumed run removes those of the steps it repeats, and the oldest are removed 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as File
+from types import UnionType
 from typing import Any
 
 import pyarrow as pa
 
+from openrlhf_rpo.cache.columns import shown
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.tables import read_rows, write_rows
 from openrlhf_rpo.types import Group
 
@@ -37,6 +40,17 @@ SCHEMA = pa.schema(
         ("response_ids", pa.list_(pa.uint32())),
     ]
 )
+_SHOWN: dict[str, type | UnionType] = {
+    "step": int,
+    "question_id": str,
+    "trained_on": bool,
+    "score": float | None,
+    "shaped_reward": float | None,
+    "prefix_length": int,
+    "path_length": int,
+    "finish_reason": str,
+    "response": str,
+}
 
 
 class SampleLog:
@@ -114,6 +128,10 @@ def sample_files(folder: File) -> list[tuple[int, File]]:
 
 
 def read_samples(file: File, question_id: str | None = None) -> Iterator[dict[str, Any]]:
-    """The samples of a step, for one or all questions, without prompt, label, prefix and ids. Raises ExchangeError."""
-    columns = [name for name in SCHEMA.names if name not in ("prompt", "label", "prefix", "response_ids")]
-    return (row for row in read_rows(file, columns) if question_id in (None, row["question_id"]))
+    """The samples of a step, for one or all questions, with what a report shows (``_SHOWN``). Raises ExchangeError."""
+    for row in read_rows(file, list(_SHOWN)):
+        for name, kind in _SHOWN.items():
+            if not isinstance(row.get(name), kind):
+                raise ExchangeError(f"{file} cannot be read: its {name} is {shown(row.get(name))}")
+        if question_id in (None, row["question_id"]):
+            yield row

@@ -239,6 +239,16 @@ def test_a_damaged_result_is_one_message(tmp_path, capsys, change):
     assert f"error: {file} is damaged" in capsys.readouterr().err
 
 
+def test_a_judges_damaged_figure_is_said_before_anything_is_shown(tmp_path, capsys):
+    file = Path(result(tmp_path / "a.json", {"a": [0]}))
+    document = json.loads(file.read_text())
+    document["figures"]["agreement"] = "x"
+    file.write_text(json.dumps(document))
+    assert main(["eval", "--compare", str(file)]) == 1
+    shown = capsys.readouterr()
+    assert f"error: {file} is damaged" in shown.err and shown.out == ""
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_sampled(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sample, "_complete", lambda *_: pytest.fail("sampled"))
     (tmp_path / "file").touch()

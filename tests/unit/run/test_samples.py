@@ -1,8 +1,12 @@
 """The sample log: every sample, complete files, the size limit, and what a resumed run removes."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from datasets import load_dataset
 
 from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.run.samples import SCHEMA, SampleLog, read_samples, sample_files
 from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 
@@ -101,3 +105,27 @@ def test_the_samples_of_one_question_are_read_without_what_a_reader_has_elsewher
     assert {row["question_id"] for row in rows} == {"other"} and len(rows) == 2
     assert "response" in rows[0] and not {"prefix", "response_ids"} & rows[0].keys()
     assert sample_files(tmp_path / "none") == []
+
+
+def replaced(table, name, values):
+    return table.drop_columns(name).append_column(name, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table.drop_columns("question_id"), "its question_id is nothing"),
+        (
+            lambda table: table.drop_columns("response").append_column("response", pa.nulls(2, pa.string())),
+            "its response is",
+        ),
+        (lambda table: replaced(table, "score", pa.array(["1", "0"])), "its score is '1'"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(tmp_path, change, said):
+    made = log(tmp_path)
+    made.write(1, [group()], [])
+    [(_, file)] = sample_files(made.folder)
+    pq.write_table(change(pq.read_table(file)), file)
+    with pytest.raises(ExchangeError, match=f"{file.name} cannot be read: {said}"):
+        list(read_samples(file))
