@@ -28,7 +28,8 @@ _PATIENCE = 2.0  # seconds for killed processes to go
 def main(descriptor: int, parent: int) -> None:
     """Serve ``descriptor``, one end of a socket pair, until the other end closes or process ``parent`` exits."""
     os.set_inheritable(descriptor, False)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # The mark is read before the user's file, which may clear its environment.
+    threading.Thread(target=_end_with, args=(parent, os.environ[MARK]), daemon=True).start()
     stream = socket.socket(fileno=descriptor).makefile("rwb")
 
     def send(message: object) -> None:
@@ -78,9 +79,9 @@ def _answer(call: RewardCall, request: RewardRequest) -> dict[str, object] | str
         signal.alarm(0)  # an alarm left by the user's code must not hit the next request
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, mark: str) -> None:
     """Exit with the parent: a killed parent cannot end its workers, and a hanging call would not notice."""
     while os.getppid() == parent:
         time.sleep(1)
-    end_all(os.environ[MARK])
+    end_all(mark)
     os.killpg(0, signal.SIGKILL)

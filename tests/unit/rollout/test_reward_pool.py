@@ -17,7 +17,9 @@ MISBEHAVE = """import os, signal, subprocess, sys, threading, time
 
 def reward_func(queries, prompts, labels):
     [query], [prompt], [label] = queries, prompts, labels
-    if label == "hang":
+    if label == "clear":  # what a careful author does before running a model's code
+        os.environ.clear()
+    if label in ("hang", "clear"):
         time.sleep(600)
     if label == "exit":
         os._exit(3)
@@ -243,7 +245,7 @@ def score(file):
     pool = RewardPool(RewardFile(file), workers=2, timeout=2)
     print(*("ok" if r.failure is None else "failed" for r in ask(pool, "1", "hang", "exit", "2")), flush=True)
     print(multiprocessing.current_process().pid, int(ask(pool, "pid")[0].reward), flush=True)
-    ask(RewardPool(RewardFile(file), workers=1, timeout=600), "hang")
+    ask(RewardPool(RewardFile(file), workers=1, timeout=600), "clear")
 
 print("main", flush=True)
 if __name__ == "__main__":
