@@ -63,10 +63,12 @@ def _saved(run: Run) -> str | None:
     generated, reused = _totals(run)
     if not (run.replays and generated):
         return None
+    whole = generated - run.initial_tokens + reused  # without reuse there is no initial cache
+    fewer = 1 - generated / whole
     text = (
         f"Saved: {_count(reused)} tokens were taken from cached paths instead of being generated. Whole paths of the same "
-        f"lengths would have been {_count(generated + reused)} tokens. {_count(generated)} were generated, "
-        f"{reused / (generated + reused):.0%} fewer."
+        f"lengths would have been {_count(whole)} tokens. {_count(generated)} were generated, "
+        f"{abs(fewer):.0%} {'fewer' if fewer >= 0 else 'more'}."
     )
     if run.initial_tokens:
         text += f" Of these the initial cache took {_count(run.initial_tokens)}."

@@ -63,6 +63,7 @@ AGREE = {"rpo/groups_without_variance": 1.0, "rpo/groups_all_right": 0.5, "rpo/g
         ({"rollout.n_samples_per_prompt": "1"}, False),
         ({"rollout.n_samples_per_prompt": "4", "rpo.advantage.baseline": '"zero"'}, False),
         ({"rollout.n_samples_per_prompt": "4", "algo.advantage.estimator": '"reinforce"'}, False),
+        ({"rollout.n_samples_per_prompt": "4", "algo.advantage.estimator": '["forged"]'}, False),
     ],
 )
 def test_groups_that_agree_are_a_cost_only_where_groups_are_compared(options, told):
@@ -229,10 +230,11 @@ def sentences(*runs):
 
 
 def test_what_was_saved_is_counted_against_whole_paths():
-    """200 generated and 100 reused: whole paths would have been 300, a third more."""
-    [saved] = [text for text in sentences(build(initial_tokens=20)) if text.startswith("Saved")]
-    assert "100 tokens were taken" in saved and "would have been 300" in saved and "33% fewer" in saved
-    assert "the initial cache took 20" in saved
+    """200 generated and 100 reused: whole paths would have been 300, less what the initial cache took."""
+    for initial, whole, said in ((0, 300, "33% fewer"), (20, 280, "29% fewer"), (150, 150, "33% more")):
+        [saved] = [text for text in sentences(build(initial_tokens=initial)) if text.startswith("Saved")]
+        assert "100 tokens were taken" in saved and f"would have been {whole} tokens" in saved and said in saved
+        assert (f"the initial cache took {initial}" in saved) == (initial > 0)
 
 
 def test_a_plain_run_saves_nothing_and_is_not_said_to():
