@@ -59,7 +59,7 @@ class RunFigures:
 
     ``initial_tokens`` were generated for the initial cache; ``initial_score`` is the mean score of its paths, None without
     any. ``wall_seconds`` includes start-up and evaluations; None if the run was interrupted. ``neighbours``: how many of
-    the host's ``cores`` other work kept busy during the run.
+    the host's ``cores`` other work kept busy during the run, or since it was last continued.
     """
 
     steps: tuple[Step, ...]
@@ -74,8 +74,8 @@ class RunFigures:
 
     @property
     def quiet(self) -> bool:
-        """Whether the run had the host to itself; otherwise its seconds say nothing."""
-        return self.neighbours <= 0.05 * self.cores
+        """Whether the run had the host to itself; otherwise its seconds say nothing. Unknown if it was interrupted."""
+        return self.wall_seconds is not None and self.neighbours <= 0.05 * self.cores
 
     @property
     def generated(self) -> float:

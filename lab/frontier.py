@@ -3,9 +3,9 @@
 Every run uses the real command (Ray, DeepSpeed, vLLM) on the testbed's base models, or on SmolLM2 (``lab/tasks.py``).
 Accuracy is from the bare question at temperature 1: during training (--eval.steps), and of the trained model with 8 samples
 per question (`openrlhf-rpo eval`), which also gives pass@8 (--samples). Generated tokens are all those sampled for training,
-including the initial cache but not evaluations. Seconds are those of training steps (rollout, rewards, forward passes,
-optimizer, weight sync, reading the cache), without start-up, evaluations and the commit of a step to the cache, which takes
-some 20 ms here.
+including the initial cache but not evaluations, nor the few that ``--rpo.tail`` drops. Seconds are those of training steps
+(rollout, rewards, forward passes, optimizer, weight sync, reading the cache), without start-up, evaluations and the commit
+of a step to the cache, which takes some 20 ms here.
 
     make bench NAME=frontier QUICK=1                                 one arm, one level, a few steps
     python -m lab.bench frontier --seeds 0 1 2 --report FILE         finished runs are not run again

@@ -122,7 +122,7 @@ def check_folder(run: Run, words: Sequence[str], data: Mapping[str, str]) -> Non
         if any(run.folder.glob("checkpoints/*")):
             raise StudyError(f"{run.folder} holds a run that no study made: remove it, or choose another folder with --out")
         return
-    if changes := _changes(known["words"], words):
+    if changes := changed(known["words"], words):
         raise StudyError(
             f"{run.folder} holds a run of other options ({'; '.join(changes)}): choose another folder with --out, or remove "
             "that one"
@@ -132,6 +132,13 @@ def check_folder(run: Run, words: Sequence[str], data: Mapping[str, str]) -> Non
             f"{run.folder} was trained on other content of {', '.join(different)}: runs of different data cannot be "
             "compared. Choose another folder with --out, or restore the file"
         )
+
+
+def changed(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """What differs between two lists of training options, other than ``FOLDERS``."""
+    a, b = _pairs(before), _pairs(now)
+    names = sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name) and name not in FOLDERS)
+    return [f"--{name} was {a.get(name, 'not given')}, now {b.get(name, 'not given')}" for name in names]
 
 
 def train(run: Run, words: Sequence[str], data: Mapping[str, str], report: Report, stop: Event) -> None:
@@ -217,12 +224,6 @@ def _lines(attempt: Attempt, neighbours: Neighbours, stop: Event) -> Iterator[st
             neighbours.look()
             if stop.wait(1):
                 raise Stopped
-
-
-def _changes(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    a, b = _pairs(before), _pairs(now)
-    names = sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name) and name not in FOLDERS)
-    return [f"--{name} was {a.get(name, 'not given')}, now {b.get(name, 'not given')}" for name in names]
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:

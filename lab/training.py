@@ -23,6 +23,7 @@ from lab.runs import (
     Run,
     StudyError,
     Variant,
+    changed,
     check_folder,
     finished,
     record_of,
@@ -45,6 +46,9 @@ _EPILOG = """Training options, or a whole training command, follow `--`. The stu
 a folder beside the result file, under the same name. Without training options the study trains the testbed's tiny model with
 the paper's cut. The same command continues an interrupted study; finished runs are not repeated. With RAY_ADDRESS the runs
 use that cluster, one after the other."""
+
+WORDS = "options"
+"""A run's training options in its part of the result file, beside its figures."""
 
 
 @dataclass(frozen=True)
@@ -141,21 +145,25 @@ def train_all(
     """Train every unfinished variant and seed; the result file, and the figures by variant.
 
     With ``--finished`` nothing is trained, and variants without a finished run are absent. Raises StudyError before training
-    if a command cannot work or a folder belongs to other runs.
+    if a command cannot work, or a folder or a part of the file belongs to other runs.
     """
     jobs = [_job(run, command) for run in runs_of(variants, seeds or args.seeds, folder_of(args))]
     for job in jobs:
         check_folder(job.run, job.words, job.data)
     settings = {"command": _without_folders(command), "data": _relative(jobs[0].data)}
     result = StudyResult.open(args.out, study, settings)
+    for job in jobs:
+        _check_part(args, job, result.parts.get(job.run.name, {}))
     if args.finished:
         jobs = _finished(jobs, result.parts)
     unfinished = set(result.missing(job.run.name for job in jobs))
     for job in (trainer or in_turn)([job for job in jobs if job.run.name in unfinished]):
-        result.add(job.run.name, read_run(job.run.folder, record_of(job.run)).document())
+        figures = read_run(job.run.folder, record_of(job.run)).document()
+        result.add(job.run.name, figures | {WORDS: _words(args, job)})
     found: dict[str, list[RunFigures]] = {}
     for job in jobs:
-        found.setdefault(job.run.variant.name, []).append(RunFigures.of(result.parts[job.run.name]))
+        figures = {name: value for name, value in result.parts[job.run.name].items() if name != WORDS}
+        found.setdefault(job.run.variant.name, []).append(RunFigures.of(figures))
     return result, found
 
 
@@ -237,7 +245,9 @@ def remarks(found: Mapping[str, Sequence[RunFigures]], evaluated: bool = True) -
         notes.append(
             f"accuracies are of the last evaluations, which were at different steps: {', '.join(map(str, sorted(last)))}"
         )
-    if busy := [run for run in runs if not run.quiet]:
+    if any(run.wall_seconds is None for run in runs):
+        notes.append("seconds cannot be compared: a run was interrupted, and what ran beside its first part is unknown")
+    elif busy := [run for run in runs if not run.quiet]:
         most = max(run.neighbours for run in busy)
         notes.append(f"seconds cannot be compared: other work kept up to {most:.1f} of {busy[0].cores} cores busy")
     return notes
@@ -261,6 +271,15 @@ def _job(run: Run, command: Sequence[str]) -> Job:
     return Job(run, words, contents_of(options.data.prompt_dataset, options.eval.dataset))
 
 
+def _check_part(args: argparse.Namespace, job: Job, part: Mapping[str, Any]) -> None:
+    """Raise StudyError if the result file's figures of this run are of other options."""
+    if WORDS in part and (changes := changed(part[WORDS], _words(args, job))):
+        raise StudyError(
+            f"{args.out} holds figures of {job.run.name} with other options ({'; '.join(changes)}): choose another file "
+            "with --out, or remove that one"
+        )
+
+
 def _finished(jobs: Sequence[Job], parts: Mapping[str, Any]) -> list[Job]:
     done = [job for job in jobs if job.run.name in parts or finished(job.run)]
     if not done:
@@ -270,6 +289,11 @@ def _finished(jobs: Sequence[Job], parts: Mapping[str, Any]) -> list[Job]:
     if unfinished := [job.run.name for job in jobs if job not in done]:
         print(f"note: unfinished, and left out: {', '.join(unfinished)}", file=sys.stderr)
     return done
+
+
+def _words(args: argparse.Namespace, job: Job) -> list[str]:
+    """The options that a run's figures depend on; names of other runs' folders are kept, relative to the study's."""
+    return _without_folders([word.removeprefix(f"{folder_of(args)}/") for word in job.words])
 
 
 def _without_folders(command: Sequence[str]) -> list[str]:

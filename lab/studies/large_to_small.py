@@ -7,6 +7,7 @@ base model of level main, on the questions of level hard.
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lab.figures import RunFigures
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
         raise StudyError("give either the stronger model with --stronger, or a cache of its paths with --source")
     found, source = {}, args.source
     if stronger:
-        first = Variant(STRONGER, {"actor.model_name_or_path": stronger, "train.num_episodes": 1})
+        # Its folder is in the options of the runs that import from it, so those of another model are not taken for them.
+        first = Variant(f"{STRONGER} {Path(stronger).name}", {"actor.model_name_or_path": stronger, "train.num_episodes": 1})
         _, found = train_all(args, "large-to-small", command, [first], seeds=args.seeds[:1])
         [sampled] = runs_of([first], args.seeds[:1], folder_of(args))
         source = f"{sampled.folder / 'checkpoints'}@0"
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     rows = [("", "right in the initial cache", "tokens for it", "accuracy before", "after")]
     for name, row in figures["variants"].items():
         initial = "" if row["initial_score"] is None else f"{row['initial_score']:.1%} of {row['initial_paths']}"
-        after = "" if name == STRONGER else f"{row['last']['mean']:.3f}"
+        after = "" if name.startswith(f"{STRONGER} ") else f"{row['last']['mean']:.3f}"
         rows.append((name, initial, f"{row['initial_tokens']:,.0f}", f"{row['first']['mean']:.3f}", after))
     show(args, figures, rows)
     return 0

@@ -151,6 +151,7 @@ def test_how_rollout_and_training_overlap_is_a_mean_of_what_every_step_recorded(
 
 def test_a_run_is_quiet_beside_work_for_a_twentieth_of_the_cores():
     assert made_run(neighbours=0.2).quiet and not made_run(neighbours=0.21).quiet  # of 4 cores
+    assert not made_run(neighbours=0.0, wall_seconds=None).quiet  # nobody knows what ran beside its first part
 
 
 def test_figures_come_back_from_a_file_as_they_were():

@@ -1,6 +1,7 @@
 """Commands of the studies that train, as far as they go without training: what is refused, and what is reported."""
 
 import json
+import shutil
 from threading import Barrier
 from types import SimpleNamespace
 
@@ -63,7 +64,7 @@ COMMAND = [
         ("sweep", ["--parallel", "0", "--", *COMMAND], "--parallel 0: at least 1"),
         (
             "sweep",
-            ["--L", "ratio:1", "--", *COMMAND, "--rpo.method", "verify"],
+            ["--L", "ratio:1", "--", *COMMAND, "--rpo.method", "verify", "--rpo.init.mode", "progressive"],
             "--rpo.cut.max is an option of --rpo.method rpo and paper",
         ),
         ("large-to-small", ["--", *COMMAND], "give either the stronger model with --stronger"),
@@ -101,18 +102,23 @@ def test_nothing_to_sweep_over_is_refused(tmp_path, capsys):
     assert "nothing to sweep over" in capsys.readouterr().err
 
 
-def test_figures_that_are_there_are_reported_without_training(tmp_path, capsys, monkeypatch):
-    """The runs are as a study left them: finished in their folders, with their figures in the result file."""
-    trained = []
+@pytest.fixture
+def trained(monkeypatch) -> list[str]:
+    """The names of trained runs, which are as a study leaves them: finished in their folders."""
+    names = []
 
     def instead(run, words, data, report, stop):
         """What ``runs.train`` leaves, without its hours."""
         run.folder.mkdir(parents=True)
         record = {"format": FORMAT, "words": words, "data": data, "seconds": 1.0}
         (run.folder / "run.json").write_text(json.dumps(record))
-        trained.append(run.name)
+        names.append(run.name)
 
     monkeypatch.setattr("lab.training.train", instead)
+    return names
+
+
+def test_figures_that_are_there_are_reported_without_training(tmp_path, capsys, monkeypatch, trained):
     lengths = iter([30.0, 300.0])
     monkeypatch.setattr("lab.training.read_run", lambda *_: made_run(made_step(1, next(lengths))))
     words = ["--steps", "2", "--lengths", "fixed:50"]
@@ -124,6 +130,17 @@ def test_figures_that_are_there_are_reported_without_training(tmp_path, capsys, 
     assert trained == ["fixed:50, factor:1/seed0", "full path/seed0"]
     assert study("tokens", tmp_path, *words, "--seeds", "0", "1", "--finished") == 0
     assert "unfinished, and left out: fixed:50, factor:1/seed1, full path/seed1" in capsys.readouterr().err
+
+
+def test_figures_of_other_options_are_refused_though_their_runs_were_removed(tmp_path, capsys, monkeypatch, trained):
+    monkeypatch.setattr("lab.training.read_run", lambda *_: made_run(made_step(1, 30.0)))
+    assert study("large-to-small", tmp_path, "--steps", "2", "--source", "one.parquet") == 0
+    assert len(trained) == 2
+    shutil.rmtree(tmp_path / "result")
+    assert study("large-to-small", tmp_path, "--steps", "2", "--source", "other.parquet") == 1
+    error = capsys.readouterr().err
+    assert "result.json holds figures of stronger's cache/seed0 with other options" in error
+    assert "--rpo.init.source was one.parquet, now other.parquet" in error and len(trained) == 2
 
 
 def test_on_the_testbed_the_cut_is_the_papers(tmp_path):

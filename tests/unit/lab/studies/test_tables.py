@@ -156,6 +156,8 @@ def test_single_runs_and_a_busy_host_are_remarked_on():
     assert training.remarks({"a": [made_run(), made_run()]}) == []
     one, busy = training.remarks({"a": [made_run(neighbours=1.5)]})
     assert "one run per setting" in one and "seconds cannot be compared: other work kept up to 1.5 of 4 cores busy" in busy
+    [unknown] = training.remarks({"a": [made_run(wall_seconds=None), made_run()]})
+    assert "seconds cannot be compared: a run was interrupted" in unknown
 
 
 def test_evaluations_at_different_steps_are_remarked_on():
