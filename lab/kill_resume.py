@@ -86,6 +86,8 @@ CONFIGURATIONS = {
     # A batch is in flight at every checkpoint.
     "async": {"rpo.method": "rpo", **AHEAD},
     "async-verify": {"rpo.method": "verify", **AHEAD},
+    # In so little data a batch waits for questions in flight, too, half made.
+    "async-dynamic": {"rpo.method": "rpo", "algo.dynamic_filtering_enable": True, **AHEAD},
     # Samples are stopped at every weight sync. In data order, so that every question has its turn in both episodes.
     "partial": {
         "rpo.method": "verify",

@@ -181,7 +181,7 @@ class _RPOTrainer(BasePPOTrainer):
         step = states["global_step"]
         removed = self.cache.rollback(step)
         self.selection.forget()
-        self.batches.begun = self.cache.unfinished()
+        self.batches.go_on(self.cache.unfinished())
         self.rollout.gate.version = step
         if self.samples is not None:
             self.samples.rollback(step)

@@ -56,6 +56,7 @@ class Ahead(InStep):
         self.size = size
         self._n_made = self._n_taken = 0  # each has one writer
         self._ended = False
+        self._error: Exception | None = None
         self._made: SimpleQueue[Batch | Exception | None] = SimpleQueue()
         self._queued: list[Batch] = []
         self._worked = 0.0
@@ -78,13 +79,18 @@ class Ahead(InStep):
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Unless ``partial``, first makes every batch there is room for, so that timing decides nothing."""
+        """Unless ``partial``, first makes every batch there is room for, so that timing decides nothing.
+
+        Raises the rollout side's error: what it left could not be continued as if nothing had happened.
+        """
         with self.clock("waiting"):
             if self.partial:
                 self._gate.hold(stop=self._engines.stop)
                 self._engines.go_on()  # the caller may evaluate
             else:
                 self._gate.hold(done=lambda: self._ended or not self._ready())
+        if self._error is not None:
+            raise self._error
         yield
         self._gate.release()
 
@@ -113,8 +119,8 @@ class Ahead(InStep):
                         self._queued.append(batch)
                     self._made.put(batch)
                 step += 1
-        except Exception as error:  # raised again in ``take``
-            self._ended = True
+        except Exception as error:  # raised again in ``take`` or ``still``
+            self._error, self._ended = error, True
             self._made.put(error)
             self._gate.changed()
 

@@ -54,21 +54,22 @@ class Batches:
         self.begun: list[Begun] = []
         self.out: dict[int, set[str]] = {}
         self._made: list[Group] = []
+        self._waits = False
 
     @property
     def short(self) -> bool:
-        """Whether questions in flight could leave the next batch short."""
-        return bool(self.out) and not self.selection.stream.has(self.size, self._in_flight())
+        """Whether questions in flight leave a batch short, or could the next one."""
+        return self._waits or bool(self.out) and not self.selection.stream.has(self.size, self._in_flight())
 
     def make(self, step: int) -> Batch | None:
         """Roll out a full batch of groups; None at the end of the data.
 
         Groups that are too old and, with dynamic sampling (DAPO), groups without signal are replaced by other questions; any
-        surplus over a batch is only stored. Raises Starved after ``dynamic.max_batches`` batches of questions, or when too
-        few untried questions are left.
+        surplus over a batch is only stored. Where too few questions are left because others are in flight, the next commit
+        brings them back. Raises Starved after ``dynamic.max_batches`` batches of questions, or when too few untried ones are
+        left.
         """
-        rollout, parked, stream = self.rollout, self.rollout.gate.parked, self.selection.stream
-        before = stream.position, list(stream.postponed), list(self.begun)
+        rollout, parked, before = self.rollout, self.rollout.gate.parked, self._place_in_data()
         rollout.clock.start_step(present=("rollout", "reward"))
         kept: list[Group] = []
         dropped: list[Group] = []
@@ -76,15 +77,20 @@ class Batches:
         tried = self.out[step] = set[str]()
         with rollout.awake():
             while len(kept) < self.size:
-                missing = self.size - len(kept)
+                missing, here = self.size - len(kept), self._place_in_data()
                 self._need_questions(step, len(kept), len(kept) + len(dropped), len(tried))
                 begun, in_flight = self._begun(step, tried), self._in_flight() - tried
                 self._need_free_questions(step, missing, tried, in_flight)
                 wanted = self._to_ask(len(kept), len(kept) + len(dropped), tried | in_flight)
                 tail = 1.0 if tried else self.config.tail  # later rounds wait for all, or ever more groups would wait
                 asked = self.selection.choose(math.ceil(wanted / tail - 1e-9), tried, step, begun, in_flight)
+                if len(asked) < missing and len(self.out) > 1:
+                    self._go_back(here)
+                    self._waits = True
+                    rollout.gate.park(lambda: not self._waits)
+                    continue
                 if len(asked) < missing:  # a run with more passes over the data goes on from here
-                    stream.position, stream.postponed, self.begun = before
+                    self._go_back(before)
                     self._made, rollout.work = [], None
                     return None
                 if wanted > missing:  # which groups are surplus must not depend on why they were asked
@@ -106,6 +112,12 @@ class Batches:
         failures = rollout.scorer.failures if rollout.scorer is not None else 0
         return Batch(kept, dropped, waiting, seconds, rollout.engine_metrics(kept + dropped + waiting), failures)
 
+    def go_on(self, begun: Iterable[Begun]) -> None:
+        """Continue these groups when they are due; those that changed options do not allow to are begun again."""
+        for group in begun:
+            fits = self.rollout.fits(self.selection.by_id[group.question_id], group.samples)
+            self.begun.append(group if fits else replace(group, samples=()))
+
     def on_the_way(self) -> list[Begun]:
         """Every begun group of no finished batch, as it is now; the rollout must stand still."""
         now = self._made + (self.rollout.work.groups if self.rollout.work is not None else [])
@@ -113,6 +125,7 @@ class Batches:
 
     def committed(self, step: int) -> None:
         self.out.pop(step, None)
+        self._waits = False
 
     def n_too_old(self, groups: Iterable[Group], step: int) -> int:
         """How many groups have tokens of a policy over ``max_age`` steps behind the one that ``step`` trains."""
@@ -121,6 +134,14 @@ class Batches:
             return 0
         oldest = step - 1 - self.config.async_.max_age
         return sum(group.version is not None and group.version < oldest for group in groups)
+
+    def _place_in_data(self) -> tuple[int, list[str], list[Begun]]:
+        stream = self.selection.stream
+        return stream.position, list(stream.postponed), list(self.begun)
+
+    def _go_back(self, place: tuple[int, list[str], list[Begun]]) -> None:
+        stream = self.selection.stream
+        stream.position, stream.postponed, self.begun = place
 
     def _in_flight(self) -> set[str]:
         """The questions of every group that is begun and not committed."""
@@ -160,8 +181,9 @@ class Batches:
             )
 
     def _need_free_questions(self, step: int, missing: int, tried: set[str], in_flight: set[str]) -> None:
+        """Groups that a resumed run continues later are in flight, too, and no commit brings them back before."""
         stream = self.selection.stream
-        more = stream.remaining > len(stream.questions)  # else the data end
+        more = len(self.out) == 1 and stream.remaining > len(stream.questions)  # else a commit brings some, or the data end
         if tried and in_flight and more and not stream.has(missing, tried | in_flight):
             raise Starved(
                 f"step {step}: {len(tried)} of {len(stream.questions)} questions tried, {len(in_flight)} others are in "

@@ -36,11 +36,11 @@ class Gate:
         finally:
             self._leave()
 
-    def park(self) -> None:
-        """Rollout side, inside ``passing``, with no request running: let the training side go first."""
+    def park(self, ready: Callable[[], bool] = lambda: True) -> None:
+        """Rollout side, inside ``passing``, with no request running: let the training side go first, and be ``ready``."""
         started = time.perf_counter()
         self._leave()
-        self._enter(lambda: True)
+        self._enter(ready)
         self.parked += time.perf_counter() - started
 
     def changed(self) -> None:

@@ -168,7 +168,7 @@ class Rollout:
             if to_verify:  # each stored path is scored once
                 work.verify[len(work.groups)] = ToVerify(cut, list({path.slot: path for path in paths}.values()))
             samples = begin((Prefix(),) * self.sampling.n_samples if to_verify else self.prefixes(question, cut))
-        n_before = count(samples) if self.config.tail < 1 else 0
+        n_before = count(samples) if one.reason == "unfinished" else 0  # of a step that has counted them
         work.groups.append(Group(question, samples, known.visits, one.reason, one.chance, n_before=n_before, due=work.step))
 
     def _verified(self, question: Question, start: ToVerify, log_probs: list[LogProbs]) -> tuple[Sample, ...]:
@@ -239,6 +239,14 @@ class Rollout:
         """The longest path of this question in tokens: max_new_tokens, or less if max_len leaves less after the prompt."""
         room = self.max_len - len(question.prompt_ids)
         return min(room, sampling.max_path_length or room)
+
+    def fits(self, question: Question, begun: Sequence[Sample]) -> bool:
+        """Whether samples begun under other options may be continued: as many as a group has now, with room for a token."""
+        longest = self.max_path_length(question, self.sampling)
+        going_on = [s for s in begun if s.finish_reason == "unfinished"]
+        return len(begun) == self.sampling.n_samples and all(
+            s.path_length < longest and self._room(question, s, self.sampling) > 0 for s in going_on
+        )
 
     def score(self, groups: list[Group]) -> list[Group]:
         """Fill in scores and shaped rewards, unless a reward model (no scorer) does that later."""
@@ -335,11 +343,10 @@ class Rollout:
         return GroupRequest(requests, len(question.prompt_ids), drafts, self.reads and work.step != EVAL_STEP)
 
     def _requests(self, question: Question, begun: tuple[Sample, ...], sampling: Sampling, step: int) -> list[Request]:
-        longest = self.max_path_length(question, sampling)
         return [
             Request(
                 token_ids=question.prompt_ids + s.prefix.token_ids + s.response_ids,
-                max_tokens=self._budget(s.prefix, longest) - len(s.response_ids),
+                max_tokens=self._room(question, s, sampling),
                 seed=request_seed(self.seed, step, question.question_id, i, len(s.response_ids)),
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
@@ -349,8 +356,11 @@ class Rollout:
             if s.finish_reason == "unfinished"
         ]
 
-    def _budget(self, prefix: Prefix, longest: int) -> int:
-        return self.config.method.budget(len(prefix), prefix.cut, max(1, longest - len(prefix)))
+    def _room(self, question: Question, sample: Sample, sampling: Sampling) -> int:
+        """How many tokens a sample may still generate."""
+        prefix, longest = sample.prefix, self.max_path_length(question, sampling)
+        budget = self.config.method.budget(len(prefix), prefix.cut, max(1, longest - len(prefix)))
+        return budget - len(sample.response_ids)
 
     def _to_score(self, question: Question, path: Path) -> ScoreRequest:
         token_ids = path.token_ids[: self.max_len - 1 - len(question.prompt_ids)]

@@ -122,6 +122,20 @@ def test_what_ends_the_rollout_side_ends_the_training_side_where_it_takes_the_ba
         source.take(1)
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_what_ends_the_rollout_side_leaves_the_step_that_trains_uncommitted(partial):
+    """Committed with half of the next batch in flight, it would be resumed with another second half."""
+    made = Made()
+    make = made.make
+    made.make = lambda step: make(step) if step == 1 else 1 / 0
+    source = Ahead(made, PhaseClock(), 1, partial)
+    source.start(1, 9)
+    source.take(1)
+    wait_until(lambda: source._ended)
+    with pytest.raises(ZeroDivisionError), source.still():
+        pytest.fail("the step is committed")
+
+
 def test_partial_samples_are_stopped_while_the_training_side_has_the_engines():
     made = Made(on_the_way=["half a group"])
     source = Ahead(made, PhaseClock(), 1, partial=True)

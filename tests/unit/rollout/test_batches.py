@@ -1,6 +1,8 @@
 """Which groups make a batch: those begun before, those asked now, and none that is in flight or too old."""
 
+import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 
@@ -251,11 +253,46 @@ def test_dynamic_sampling_gives_up_at_its_limit_and_at_the_end_of_a_small_data_s
         made.make(1)
 
 
-def test_it_stops_where_too_few_questions_are_left_that_are_not_in_flight(batches):
+@pytest.mark.parametrize("begins", [0, 12])
+def test_a_batch_waits_for_questions_in_flight_that_it_needs_also_in_the_last_pass_over_the_data(batches, begins):
+    order = [q.question_id for q in QuestionStream(QUESTIONS, 3, 2).take(12)]
+    if begins:
+        stream = QuestionStream(QUESTIONS, 3, 2)
+        stream.position = begins
+        order = [q.question_id for q in stream.take(12)]
+    made = batches(dynamic=True, scores=lambda name: (1.0, 1.0) if name in order[:4] else (0.0, 1.0))
+    made.selection.stream.position, made.out[0], found = begins, set(order[4:]), []
+    gate = made.rollout.gate
+
+    def roll_out():
+        with gate.passing():
+            found.append(made.make(1))
+
+    thread = threading.Thread(target=roll_out)
+    thread.start()
+    gate.hold(done=lambda: made.short)
+    assert made.rollout.asked == [order[:2], order[2:4]] and not found
+    assert {group.question_id for group in made.on_the_way()} == set(order[:4])
+    made.committed(0)
+    gate.release()
+    thread.join(60)
+    assert set(names(found[0].kept)) < set(order[4:]) and names(found[0].dropped) == order[:4]
+
+
+def test_it_stops_where_too_few_questions_are_left_beside_those_that_are_begun_for_a_later_step(batches):
     made = batches(dynamic=True, scores=lambda name: (1.0, 1.0))
-    made.out[0] = set(ORDER[4:])
+    made.begun = [Begun(name, (), "turn", None, 2) for name in ORDER[4:]]
     with pytest.raises(Starved, match="8 others are in flight, and 2 groups are missing: lower --train.async_queue_size"):
         made.make(1)
+
+
+def test_what_changed_options_do_not_allow_to_continue_is_begun_again(batches):
+    made = batches()
+    made.rollout.fits = lambda question, samples: question.question_id == ORDER[0] and len(samples) == 1
+    sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
+    begun = [Begun(name, (sample,), "replay", 0.5, 1) for name in ORDER[:2]]
+    made.go_on(begun)
+    assert made.begun == [begun[0], replace(begun[1], samples=())]
 
 
 def test_the_next_batch_waits_while_its_questions_are_in_flight(batches):

@@ -1,6 +1,7 @@
 """Groups that are stopped on their way: to let the other side train, or because enough others are done."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -81,6 +82,23 @@ def after_verifying(engines, groups, enough=None, gate=None, stopped=None) -> It
     rest = [stopped(i, GeneratedGroup([Generated((), (), "unfinished")] * len(group))) for i, group in enumerate(begun)]
     engines.gate.version = 2
     yield from Engines.generate(engines, [ask() for ask in rest])
+
+
+@pytest.mark.parametrize(
+    ("options", "n", "fits"),
+    [
+        ({}, 4, True),
+        ({"rollout__n_samples_per_prompt": 8}, 4, False),
+        ({"rollout__max_new_tokens": 10}, 4, False),
+        ({"rollout__max_new_tokens": 11}, 4, True),
+        ({"data__max_len": 17}, 4, False),
+    ],
+)
+def test_begun_samples_go_on_where_the_options_of_now_leave_them_room(rollout, options, n, fits):
+    """Three hold 10 tokens, and the last one more than any may have."""
+    made, begun = rollout(**options), Sample(Prefix(), (7,) * 10, (-1.0,) * 10, "unfinished")
+    done = replace(begun, response_ids=(7,) * 99, response_log_probs=(-1.0,) * 99, finish_reason="stop")
+    assert made.fits(QUESTIONS[0], (begun,) * (n - 1) + (done,)) == fits
 
 
 # ── The tail ──
