@@ -17,9 +17,7 @@ MISBEHAVE = """import os, signal, subprocess, sys, threading, time
 
 def reward_func(queries, prompts, labels):
     [query], [prompt], [label] = queries, prompts, labels
-    if label == "clear":  # what a careful author does before running a model's code
-        os.environ.clear()
-    if label in ("hang", "clear"):
+    if label == "hang":
         time.sleep(600)
     if label == "exit":
         os._exit(3)
@@ -57,6 +55,9 @@ def reward_func(queries, prompts, labels):
         return {"rewards": float(bool({"torch", "openrlhf", "ray", "sympy", "math_verify"} & set(sys.modules)))}
     if label == "pid":
         return {"rewards": os.getpid()}
+    if label == "clear":  # what a careful author does before running a model's code
+        os.environ.clear()
+        time.sleep(600)
     return {"rewards": float(label), "scores": len(query), "extra_logs": {"prompt": len(prompt)}}
 """
 
