@@ -148,7 +148,8 @@ def test_solutions_that_verify_rejects_are_said_at_the_import_and_at_the_start(o
     asked = first_question(testbed)
     file = tmp_path / "data.jsonl"
     file.write_text(json.dumps(asked | {"worked": f"\\boxed{{{asked['answer']}}}"}) + "\n")
-    words = options(rpo__method="verify")
+    alone = {"rollout__n_samples_per_prompt": 1, "train__batch_size": 8, "rpo__preset": "raft"}
+    words = options(rpo__method="verify", **alone)
     assert main(["cache", "import", f"{file}:worked", *words]) == 0
     assert "1 paths are without log-probs, and --rpo.method verify checks a path by them" in capfd.readouterr().out
     main(["doctor", *words])
