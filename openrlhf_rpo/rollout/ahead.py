@@ -57,7 +57,7 @@ class Ahead(InStep):
         self._n_made = self._n_taken = 0  # each has one writer
         self._ended = False
         self._error: Exception | None = None
-        self._made: SimpleQueue[Batch | Exception | None] = SimpleQueue()
+        self._made: SimpleQueue[Batch | None] = SimpleQueue()
         self._queued: list[Batch] = []
         self._worked = 0.0
         self._gate, self._engines = batches.rollout.gate, batches.rollout.generator
@@ -69,8 +69,8 @@ class Ahead(InStep):
         """Waits for it. Raises the rollout side's error."""
         with self.clock("waiting"):
             made = self._made.get()
-        if isinstance(made, Exception):
-            raise made
+        if made is None and self._error is not None:
+            raise self._error
         if made is not None:
             self._queued.pop(0)
             self._n_taken += 1
@@ -121,7 +121,7 @@ class Ahead(InStep):
                 step += 1
         except Exception as error:  # raised again in ``take`` or ``still``
             self._error, self._ended = error, True
-            self._made.put(error)
+            self._made.put(None)
             self._gate.changed()
 
 
