@@ -61,9 +61,9 @@ def _sentences(run: Run) -> list[str]:
 
 def _saved(run: Run) -> str | None:
     generated, reused = _totals(run)
-    if not (run.replays and generated):
-        return None
     whole = generated - run.initial_tokens + reused  # without reuse there is no initial cache
+    if not (run.replays and generated and whole > 0):
+        return None
     fewer = 1 - generated / whole
     text = (
         f"Saved: {_count(reused)} tokens were taken from cached paths instead of being generated. Whole paths of the same "

@@ -235,6 +235,7 @@ def test_what_was_saved_is_counted_against_whole_paths():
         [saved] = [text for text in sentences(build(initial_tokens=initial)) if text.startswith("Saved")]
         assert "100 tokens were taken" in saved and f"would have been {whole} tokens" in saved and said in saved
         assert (f"the initial cache took {initial}" in saved) == (initial > 0)
+    assert not any(text.startswith("Saved") for text in sentences(build(initial_tokens=300)))  # forged: nothing is left
 
 
 def test_a_plain_run_saves_nothing_and_is_not_said_to():
