@@ -169,7 +169,10 @@ class Method:
         return ()
 
     def cuts(self, cut: Cut) -> Sequence[int]:
-        """m for each sample, the number of tokens dropped from the end of its path: 0 <= m <= path length."""
+        """m for each sample, the number of tokens dropped from the end of its path: 0 <= m <= path length.
+
+        If the method ``scores``, a path with an end token and m = 0 is the sample, and nothing is generated.
+        """
         raise NotImplementedError(f"method {self.name} continues stored paths, so it needs cuts()")
 
     def rejected(self, path: Path, kept: int, log_probs: LogProbs) -> Rejected | None:
