@@ -119,6 +119,10 @@ PRETRAINED = {
         "grpo": "GRPO, 24 questions x 4",
     },
     "2026-11-27-real-chain-sum": {"grpo": "GRPO, 8 questions x 4"},
+    "2026-11-29-real-chain-sum-updates": {
+        "raft": "chain_sum, 6 updates a step: full answers (`off`)",
+        "grpo": "GRPO, 24 questions x 4",
+    },
 }
 """Reports, and how their arms are called in the table where not as elsewhere."""
 
