@@ -11,7 +11,8 @@ from openrlhf_rpo.algo.variance import has_signal
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.rollout.rollout import Rollout
 from openrlhf_rpo.rollout.selection import Selection
-from openrlhf_rpo.types import Begun, Group
+from openrlhf_rpo.rollout.unfinished import begin
+from openrlhf_rpo.types import Begun, Group, Prefix
 
 
 class Starved(Failed):
@@ -59,7 +60,8 @@ class Batches:
     @property
     def short(self) -> bool:
         """Whether questions in flight leave a batch short, or could the next one."""
-        return self._waits or bool(self.out) and not self.selection.stream.has(self.size, self._in_flight())
+        new = not self.begun  # a resumed run goes on with a batch that had enough
+        return self._waits or bool(self.out) and new and not self.selection.stream.has(self.size, self._in_flight())
 
     def make(self, step: int) -> Batch | None:
         """Roll out a full batch of groups; None at the end of the data.
@@ -87,7 +89,8 @@ class Batches:
                 if len(asked) < missing and len(self.out) > 1:
                     self._go_back(here)
                     self._waits = True
-                    rollout.gate.park(lambda: not self._waits)
+                    with rollout.clock("rollout"):  # off which ``parked`` is taken
+                        rollout.gate.park(lambda: not self._waits)
                     continue
                 if len(asked) < missing:  # a run with more passes over the data goes on from here
                     self._go_back(before)
@@ -116,7 +119,8 @@ class Batches:
         """Continue these groups when they are due; those that changed options do not allow to are begun again."""
         for group in begun:
             fits = self.rollout.fits(self.selection.by_id[group.question_id], group.samples)
-            self.begun.append(group if fits else replace(group, samples=()))
+            again = begin(Prefix() for _ in range(self.args.rollout.n_samples_per_prompt))
+            self.begun.append(group if fits else replace(group, samples=again))
 
     def on_the_way(self) -> list[Begun]:
         """Every begun group of no finished batch, as it is now; the rollout must stand still."""

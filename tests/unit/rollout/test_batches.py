@@ -16,7 +16,7 @@ from openrlhf_rpo.rollout.gate import Gate
 from openrlhf_rpo.rollout.questions import QuestionStream
 from openrlhf_rpo.rollout.selection import Selection
 from openrlhf_rpo.run.phases import PhaseClock
-from openrlhf_rpo.types import Begun, Group, Part, Prefix, Question, Sample
+from openrlhf_rpo.types import Begun, Group, Part, Prefix, Question, Sample, StepRecord
 
 QUESTIONS = [Question(f"q{i}", f"{i}?", "1") for i in range(12)]
 ORDER = [q.question_id for q in QuestionStream(QUESTIONS, 3, 1).take(12)]
@@ -74,7 +74,7 @@ def batches(tmp_path):
         def make(dynamic=False, limits=(0, 1), asynchronous=True, max_age=1, tail=1.0, size=2, questions=QUESTIONS, **run):
             config = RPOConfig(method_name="off", method=Off(), async_=AsyncOptions(max_age=max_age), tail=tail)
             args = SimpleNamespace(
-                rollout=SimpleNamespace(batch_size=size),
+                rollout=SimpleNamespace(batch_size=size, n_samples_per_prompt=3),
                 train=SimpleNamespace(async_enable=asynchronous, async_queue_size=1, seed=3),
                 algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=limits),
             )
@@ -277,6 +277,7 @@ def test_a_batch_waits_for_questions_in_flight_that_it_needs_also_in_the_last_pa
     gate.release()
     thread.join(60)
     assert set(names(found[0].kept)) < set(order[4:]) and names(found[0].dropped) == order[:4]
+    assert gate.parked > 0 and found[0].seconds["rollout"] == pytest.approx(3 * 5, abs=0.1)  # without the wait
 
 
 def test_it_stops_where_too_few_questions_are_left_beside_those_that_are_begun_for_a_later_step(batches):
@@ -290,9 +291,10 @@ def test_what_changed_options_do_not_allow_to_continue_is_begun_again(batches):
     made = batches()
     made.rollout.fits = lambda question, samples: question.question_id == ORDER[0] and len(samples) == 1
     sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
-    begun = [Begun(name, (sample,), "replay", 0.5, 1) for name in ORDER[:2]]
+    begun = [Begun(name, (sample,), "replay", 0.5, 2) for name in ORDER[:2]]
     made.go_on(begun)
-    assert made.begun == [begun[0], replace(begun[1], samples=())]
+    assert made.begun == [begun[0], replace(begun[1], samples=(Sample(Prefix(), (), (), "unfinished"),) * 3)]
+    made.selection.cache.commit_step(StepRecord(1, 0, 2, {}), [], waiting=made.begun)
 
 
 def test_the_next_batch_waits_while_its_questions_are_in_flight(batches):
@@ -300,6 +302,9 @@ def test_the_next_batch_waits_while_its_questions_are_in_flight(batches):
     assert not made.short
     made.out[1] = set(ORDER[1:])
     assert made.short
+    made.begun = [Begun(ORDER[0], (), "turn", None, 2)]  # a resumed run's: the batch had enough
+    assert not made.short
+    made.begun = []
     made.committed(1)
     assert not made.short
 
