@@ -31,6 +31,7 @@ from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.evaluation.session import training_args
 from openrlhf_rpo.launch.cluster import choose_device, connect
 from openrlhf_rpo.rollout.requests import Generated, GroupRequest, Request, ScoreRequest
+from openrlhf_rpo.rollout.unfinished import begin, whole
 from openrlhf_rpo.types import LogProbs, Prefix
 from openrlhf_rpo.types import Path as StoredPath
 
@@ -92,9 +93,13 @@ def starts_of(paths: Samples, log_probs: list[list[LogProbs]]) -> dict[str, list
 def verified(
     paths: Sequence[tuple[Sequence[int], Sequence[float]]], now: Sequence[tuple[float, ...]], generator: random.Random
 ) -> tuple[Prefix, ...]:
-    """The prefixes that ``--rpo.method verify`` keeps of paths (tokens, and the log-probs they were drawn with)."""
+    """The prefixes that ``--rpo.method verify`` keeps of paths (tokens, and the log-probs they were drawn with).
+
+    Of a path that it accepts whole, where a run draws nothing, all but the end token.
+    """
     stored = tuple(StoredPath("", tuple(ids), tuple(then), "stop", 0, 0) for ids, then in paths)
-    return choose_prefixes(Verify(), Cut(stored, generator, log_probs=tuple(now)), LONGEST)
+    prefixes = choose_prefixes(Verify(), Cut(stored, generator, log_probs=tuple(now)), LONGEST)
+    return tuple(whole(sample, 0).prefix for sample in begin(prefixes))
 
 
 class Law:

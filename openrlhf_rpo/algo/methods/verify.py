@@ -66,12 +66,14 @@ class Verify(Replay):
         mode, n = args.rpo.init.mode, args.rollout.n_samples_per_prompt
         if n > 1 and mode != "progressive":
             raise UsageError(
-                f"--rpo.init.mode {mode} stores one path a question, from whose copies --rpo.method {self.name} would start "
-                f"all {n} samples of a group: give --rpo.init.mode progressive, or --rollout.n_samples_per_prompt 1"
+                f"--rpo.init.mode {mode} stores one path a question, and --rpo.method {self.name} needs one for each of its "
+                f"{n} samples: leave the initial cache out, or give --rollout.n_samples_per_prompt 1"
             )
 
     def paths(self, stored: Stored, n_samples: int) -> Sequence[Path]:
-        return () if self.worn_out(stored.visits) else stored.in_turn(n_samples)
+        # Samples from copies of one path would not be independent.
+        enough = len(stored.paths) >= n_samples and not self.worn_out(stored.visits)
+        return stored.in_turn(n_samples) if enough else ()
 
     def cuts(self, cut: Cut) -> Sequence[int]:
         pairs = zip(cut.paths, cut.log_probs, strict=True)

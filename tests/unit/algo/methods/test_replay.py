@@ -19,10 +19,11 @@ def history(*groups):
 @pytest.mark.parametrize("method", [RPO, Verify])
 def test_a_question_is_replayed_at_most_so_many_times_in_a_row(method):
     twice = history((0, 0, 2), (3, 7, 2), (10, 0, 2))  # the last one was cut whole, which is a replay, too
-    assert len(method(replay_max_reuses=3).paths(Stored({OWN: OWN_PATH}, twice), 4)) == 4
-    assert len(method(replay_max_reuses=2).paths(Stored({OWN: OWN_PATH}, twice), 4)) == 0
+    paths = dict.fromkeys(range(4), OWN_PATH)
+    assert len(method(replay_max_reuses=3).paths(Stored(paths, twice), 4)) == 4
+    assert len(method(replay_max_reuses=2).paths(Stored(paths, twice), 4)) == 0
     again = (*twice, *history((0, 0, 2)))
-    assert len(method(replay_max_reuses=2).paths(Stored({OWN: OWN_PATH}, again), 4)) == 4
+    assert len(method(replay_max_reuses=2).paths(Stored(paths, again), 4)) == 4
 
 
 def test_max_reuses_0_is_without_end_and_reads_the_newest_visit_alone():
@@ -35,9 +36,10 @@ def test_without_a_path_of_its_own_a_question_starts_bare():
     assert RPO().paths(Stored({1: OWN_PATH}), 4) == ()
 
 
-def test_verified_reuse_gives_each_sample_a_path_of_its_own_in_turn():
+@pytest.mark.parametrize(("n_samples", "slots"), [(2, [0, 1]), (3, [0, 1, 2]), (4, [])])
+def test_verified_reuse_gives_each_sample_a_path_of_its_own(n_samples, slots):
     paths = {slot: Path("q", (slot,) * 5, None, "stop", 0.0, 0.0, slot=slot) for slot in range(3)}
-    assert [path.slot for path in Verify().paths(Stored(paths), 4)] == [0, 1, 2, 0]
+    assert [path.slot for path in Verify().paths(Stored(paths), n_samples)] == slots
 
 
 @given(st.integers(0, 600), st.integers(0, 99), st.integers(1, 50))

@@ -32,6 +32,15 @@ QUESTIONS = [
 ASKED = [Asked(question, "turn") for question in QUESTIONS]
 END = 1
 VERIFY = {"rpo__method": "verify", "rollout__top_p": 1}
+ONE = {
+    **VERIFY,
+    "algo__advantage__estimator": "reinforce",
+    "rollout__n_samples_per_prompt": 1,
+    "rollout__micro_batch_size": 1,
+    "train__batch_size": 2,
+    "train__micro_batch_size": 1,
+}
+"""The cache has one path of question a, enough for one sample."""
 COUNTS = {"drafted": 10, "accepted": 4, "saved": 0.5, "read": 12, "gap": 0.6, "noise": 0.24}
 
 

@@ -9,7 +9,7 @@ import pytest
 from openrlhf_rpo.rollout.requests import Generated, GeneratedGroup, VerifyRequest
 from openrlhf_rpo.rollout.selection import Asked
 from openrlhf_rpo.types import Part, Prefix, Rejected, Sample
-from tests.unit.rollout.step.conftest import ASKED, END, QUESTIONS, VERIFY, Engines, Rewards
+from tests.unit.rollout.step.conftest import ASKED, END, ONE, QUESTIONS, VERIFY, Engines, Rewards
 
 
 class Stopped(Engines):
@@ -57,9 +57,9 @@ def test_a_stopped_sample_goes_on_with_its_tokens_under_the_new_policy(rollout):
 
 
 def test_a_group_that_was_being_verified_is_verified_again(rollout):
-    made = stopping(rollout, **VERIFY)
+    made = stopping(rollout, **ONE)
     group = made.roll_out(ASKED[:1], 2)[0]
-    assert made.generator.left == [[0] * 4]
+    assert made.generator.left == [[0]]
     [first], [second] = made.generator.first, made.generator.second
     assert isinstance(first, VerifyRequest) and isinstance(second, VerifyRequest)
     assert second.paths == first.paths and group.version == 2
@@ -68,11 +68,11 @@ def test_a_group_that_was_being_verified_is_verified_again(rollout):
 
 def test_what_was_accepted_of_a_path_is_not_verified_again(rollout):
     """Whether a group was stopped must not depend on what was rejected, or rejections would be rarer than they should."""
-    made = stopping(rollout, **VERIFY)
+    made = stopping(rollout, **ONE)
     made.generator.generate = partial(after_verifying, made.generator)
     [group] = made.roll_out(ASKED[:1], 2)
     [request] = made.generator.groups
-    assert {len(sample.prefix) for sample in group.samples} == {10} and len(request) == 4
+    assert {len(sample.prefix) for sample in group.samples} == {10} and len(request) == 1
     assert all(sample.parts == (Part(2, 3),) for sample in group.samples)
 
 

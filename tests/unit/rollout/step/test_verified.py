@@ -4,27 +4,27 @@ import pytest
 
 from openrlhf_rpo.rollout.rollout import EVAL_STEP
 from openrlhf_rpo.types import CacheDecision, Part, Path, Rejected, StepRecord, Visit, as_log_probs
-from tests.unit.rollout.step.conftest import ASKED, END, QUESTIONS, VERIFY
+from tests.unit.rollout.step.conftest import ASKED, END, ONE, QUESTIONS, VERIFY
 
 
-def test_stored_paths_are_scored_once_each_and_cut_at_the_first_rejected_token(rollout):
-    made = rollout(rpo__method="verify", rollout__top_p=1)
+def test_a_stored_path_is_scored_and_cut_at_the_first_rejected_token(rollout):
+    made = rollout(**ONE)
     verified, after_reset, _ = made.roll_out(ASKED, 2)
-    [[draft]] = made.generator.drafts  # question a; its one path serves all samples
+    [[draft]] = made.generator.drafts  # question a
     assert draft.token_ids.tolist() == [*QUESTIONS[0].prompt_ids, *range(2, 21), END] and draft.n_tokens == 20
-    assert [s.prefix.log_probs for s in verified.samples] == [as_log_probs([-0.01] * 10)] * 4
+    assert [s.prefix.log_probs for s in verified.samples] == [as_log_probs([-0.01] * 10)]
     assert {len(s.prefix) for s in after_reset.samples} == {0}
     assert made.clock.seconds["verify"] > 0
     eleventh = Rejected(12, -1000.0, 0.0)
-    assert [[r.rejected for r in group] for group in made.generator.groups] == [[eleventh] * 4, [None] * 4, [None] * 4]
+    assert [[r.rejected for r in group] for group in made.generator.groups] == [[eleventh], [None], [None]]
 
 
 def test_of_a_path_that_fills_the_context_the_last_token_is_not_scored_and_cut(rollout):
-    made = rollout(rpo__method="verify", rollout__top_p=1, data__max_len=27)  # 7 of the prompt, 20 of the path
+    made = rollout(**ONE, data__max_len=27)  # 7 of the prompt, 20 of the path
     made.generator.score = lambda path: as_log_probs([-0.01]) * path.n_tokens
     [group] = made.roll_out(ASKED[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {19}
-    assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
+    assert [request.rejected for request in made.generator.groups[0]] == [None]
 
 
 def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_whatever_was_there(rollout, cache):
@@ -33,18 +33,18 @@ def test_the_last_place_of_a_path_cut_off_at_the_limit_is_drawn_from_the_policy_
     visit = Visit("a", 2, 0, 0, 20, 4, 1, "best")
     cache.commit_step(StepRecord(2, 0, 2, {}), [CacheDecision(cut_off, visit)])
     for changes in ({"rollout__max_new_tokens": 20}, {"data__max_len": 27}):
-        made = rollout(rpo__method="verify", rollout__top_p=1, **changes)
+        made = rollout(**ONE, **changes)
         made.generator.score = lambda path: as_log_probs([-0.01] * 19 + [-9.0] * (path.n_tokens - 19))
         [group] = made.roll_out(ASKED[:1], 3)
         assert {len(s.prefix) for s in group.samples} == {19}
-        assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
+        assert [request.rejected for request in made.generator.groups[0]] == [None]
 
 
 def test_a_cut_for_the_length_limit_s_sake_rejects_nothing(rollout):
-    made = rollout(rpo__method="verify", rollout__top_p=1, rollout__max_new_tokens=8)
+    made = rollout(**ONE, rollout__max_new_tokens=8)
     [group] = made.roll_out(ASKED[:1], 2)
     assert {len(s.prefix) for s in group.samples} == {7}
-    assert [request.rejected for request in made.generator.groups[0]] == [None] * 4
+    assert [request.rejected for request in made.generator.groups[0]] == [None]
 
 
 @pytest.mark.parametrize("share", [1, 4])
