@@ -122,6 +122,8 @@ def finish_args(flat: argparse.Namespace) -> SimpleNamespace:
     """
     _, after = _main_block()
     args = nest(flat)
+    if args.ds.lora.target_modules == ["all-linear"]:  # given by hand it is a list, as which peft does not know it
+        args.ds.lora.target_modules = "all-linear"
     try:
         return _run(after, {"args": args})["args"]
     except AssertionError as error:

@@ -29,6 +29,7 @@ class Experience(Replay):
     sets: ClassVar[Mapping[str, object]] = {"algo.advantage.is_correction_level": "off"}
 
     def check_run(self, args: SimpleNamespace) -> None:
+        super().check_run(args)
         if args.rpo.advantage.baseline != "zero":
             raise UsageError(
                 "right answers that are replayed teach nothing when they are compared with each other: add --rpo.preset raft"

@@ -7,7 +7,8 @@ floor(R * l) (``ratio:R``), where l is the shortest path of the question's last 
 
     m ~ U{0, ..., L}, both ends included
 
-Example, T = 10, l = 8, ``ratio:0.5``: L = 4, and m is 0, 1, 2, 3 or 4, each with probability 1/5.
+Example, T = 10, l = 8, ``ratio:0.5``: L = 4, and m is 0, 1, 2, 3 or 4, each with probability 1/5. If the path ends in an end
+token, a draw of 0 counts as 1.
 
 *Uncertain*: the response starts at a token with probability proportional to 1 - p, where p is the probability of that token
 when it was sampled. Most tokens of a reasoning path are near certain, and samples that branch there tend to agree, so the

@@ -145,6 +145,7 @@ def load_tokenizer(args: SimpleNamespace) -> Any:
         tokenizer = tokenizer.tokenizer
     _check_vocabulary(path, tokenizer, config)
     _check_context(args, config)
+    _check_heads(args, config)
     return tokenizer
 
 
@@ -160,6 +161,16 @@ def _check_context(args: SimpleNamespace, config: Any) -> None:
         raise UsageError(
             f"--data.max_len {args.data.max_len} is more than the {longest:,} tokens of the model's context "
             f"({args.actor.model_name_or_path}: max_position_embeddings in config.json)"
+        )
+
+
+def _check_heads(args: SimpleNamespace, config: Any) -> None:
+    """Raises UsageError when an engine's GPUs cannot share the model's heads, which vLLM refuses as it starts."""
+    heads, parts = getattr(config.get_text_config(), "num_attention_heads", None), args.vllm.tensor_parallel_size
+    if isinstance(heads, int) and heads % parts:
+        raise UsageError(
+            f"--vllm.tensor_parallel_size {parts} must divide the {heads} heads of the model "
+            f"({args.actor.model_name_or_path}: num_attention_heads in config.json)"
         )
 
 

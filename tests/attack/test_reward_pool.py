@@ -106,12 +106,17 @@ def pids(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def score(tmp_path_factory, pids):
+def pool(tmp_path_factory, pids):
     file = tmp_path_factory.mktemp("reward") / "my_reward.py"
     file.write_text(REWARD)
     with pytest.MonkeyPatch.context() as patch, closing(RewardPool(RewardFile(str(file)), 1, 0.6, on_failure=-7)) as pool:
         patch.setenv("PIDS", str(pids))
-        yield lambda *labels: pool.score([RewardRequest("q", "", "", label, "", 1) for label in labels])
+        yield pool
+
+
+@pytest.fixture
+def score(pool):
+    return lambda *labels: pool.score([RewardRequest("q", "", "", label, "", 1) for label in labels])
 
 
 @pytest.mark.parametrize("label", GUILTY)
@@ -127,7 +132,8 @@ def test_a_number_of_another_class_is_a_number(score, label):
 
 
 @pytest.mark.parametrize("how", ["subprocess", "session", "daemon", "then-die"])
-def test_no_process_outlives_the_worker_that_started_it(score, pids, how):
+def test_no_process_outlives_the_worker_that_started_it(pool, score, pids, how, monkeypatch):
+    monkeypatch.setattr(pool, "timeout", 4)  # time to start a Python
     pids.unlink(missing_ok=True)
     [result] = score(f"start {how}")
     assert result.failure

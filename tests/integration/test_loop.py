@@ -25,6 +25,8 @@ RECORDED = {
     "rpo/groups_without_variance",
     "rpo/groups_all_right",
     "rpo/groups_all_wrong",
+    "rpo/groups_too_old",
+    "rpo/reward_failures_total",
     "rpo/cut",
     "rpo/cache_age",
     "rpo/cache/replaced",
@@ -111,6 +113,15 @@ def test_a_copy_of_the_cache_lies_beside_each_checkpoint(finished_run) -> None:
     for step in (2, 4, 6):
         with PathCache.open_to_read(f"sqlite:///{folder}/global_step{step}/rpo_cache.db") as copy:
             assert copy.latest_step == step
+
+
+def test_the_best_evaluation_has_a_checkpoint_with_its_copy_of_the_cache(finished_run) -> None:
+    with finished_run.cache() as cache:
+        accuracy = {step: m["eval_default_pass1"] for step, m in cache.evaluations() if step}
+    best = max(accuracy, key=accuracy.__getitem__)  # the first of equals
+    folder = finished_run.folder / "checkpoints" / "_actor" / f"best_global_step{best}"
+    with PathCache.open_to_read(f"sqlite:///{folder}/rpo_cache.db") as copy:
+        assert copy.latest_step == best
 
 
 def test_the_trained_model_loads_and_differs_from_the_base(finished_run) -> None:

@@ -244,7 +244,8 @@ def test_every_function_in_the_table_of_places_exists():
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named)
 def test_every_figure_that_is_named_is_recorded_by_the_code(page):
-    source = "".join(path.read_text() for path in (ROOT / "openrlhf_rpo").rglob("*.py"))
+    files = (path for path in (ROOT / "openrlhf_rpo").rglob("*.py") if path.name != "catalogue.py")
+    source = "".join(path.read_text() for path in files)
     for name in FIGURE.findall(page.read_text()):
         assert f'"{name}"' in source or f'"{name.removeprefix("rpo/cache/")}"' in source, name
 

@@ -1,12 +1,17 @@
-"""What the controller computes of a run before its first step."""
+"""What the controller computes, and what it lets end a run."""
 
+import math
+from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
+from openrlhf_rpo import trainer
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.run.checkpoints import Checkpoints
 from openrlhf_rpo.trainer import _FINITE, _RPOTrainer, need_finite
+from openrlhf_rpo.types import StepRecord
 
 
 @pytest.mark.parametrize(("max_steps", "batch", "epochs", "updates"), [(15, 256, 1, 15), (15, 128, 1, 30), (15, 128, 2, 60)])
@@ -43,3 +48,49 @@ def test_a_step_whose_numbers_are_not_finite_ends_the_run(name, value):
 
 def test_what_a_run_does_not_measure_does_not_end_it():
     need_finite({"policy_loss": 0.1, "kl": None, "group_reward_std": float("nan")}, 1)
+
+
+def test_such_a_step_ends_before_it_is_committed(monkeypatch):
+    monkeypatch.setattr(trainer, "trained_share", lambda *_: 1.0)
+    monkeypatch.setattr(trainer, "needs_old_log_probs", lambda *_: False)
+    run = MagicMock(_compute_rollout_stats=lambda _: {}, train_policy=lambda *_: {"policy_loss": math.nan})
+    run.args.train.dynamic_batch_enable = False
+    with pytest.raises(Failed, match="^step 8: policy_loss is nan"):
+        _RPOTrainer.train_on(run, [], 7)
+
+
+def test_a_checkpoint_that_the_drivers_node_does_not_see_ends_the_run():
+    ckpt = SimpleNamespace(save_steps=2, disable_ds=False, path="/there")
+    run = SimpleNamespace(args=SimpleNamespace(ckpt=ckpt), client_states=lambda step: {})
+    run.publisher = SimpleNamespace(wait=lambda: None, begin=lambda tag: False)
+    run.checkpoints = SimpleNamespace(staging_cleared_on_error=nullcontext)
+    run.save_logs_and_checkpoints = lambda *_: None
+    with pytest.raises(Failed, match="the checkpoint of step 4 cannot be seen .*--ckpt.path /there"):
+        _RPOTrainer.checkpoint(run, 4, {})
+
+
+@pytest.mark.parametrize(("step", "tail", "has"), [(3, 1, True), (4, 1, False), (5, 1, True), (4, 0.5, True), (8, 1, True)])
+def test_a_step_may_have_a_checkpoint_if_one_is_due_or_its_evaluation_may_be_the_best(step, tail, has):
+    args = SimpleNamespace(ckpt=SimpleNamespace(save_steps=5), eval=SimpleNamespace(steps=3))
+    run = SimpleNamespace(args=args, max_steps=8, config=SimpleNamespace(tail=tail))
+    assert _RPOTrainer.has_checkpoint(run, step) == has
+
+
+def test_a_resumed_run_has_the_states_of_its_checkpoint():
+    states = {
+        "global_step": 4,
+        "total_consumed_prompts": 9,
+        "postponed_prompts": ["q"],
+        "kl_coef": 0.5,
+        "reward_failures": 3,
+    }
+    run = MagicMock()
+    run.client_states.return_value, run.init_checkpoint_states.return_value = {}, states
+    run.cache.records.return_value, run.cache.count.return_value = [StepRecord(4, 0, 9, {"a": 1.0})], 2
+    assert _RPOTrainer.resume(run) == 4
+    run.cache.rollback.assert_called_once_with(4)
+    run.samples.rollback.assert_called_once_with(4)
+    run.batches.go_on.assert_called_once_with(run.cache.unfinished.return_value)
+    run.broadcast_to_vllm.assert_called_once_with()
+    assert (run.stream.position, run.stream.postponed, run.totals) == (9, ["q"], {"a": 1.0})
+    assert (run.rollout.gate.version, run.kl_ctl.value, run.failures, run.rollout.scorer.failures) == (4, 0.5, 3, 3)

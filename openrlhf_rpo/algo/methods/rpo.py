@@ -68,6 +68,7 @@ class RPO(Replay):
         parse_budget(self.budget_rule)
 
     def check_run(self, args: SimpleNamespace) -> None:
+        super().check_run(args)
         if self.update_epsilon is None and args.rpo.init.mode == "progressive":
             raise UsageError(
                 "--rpo.update.epsilon off keeps the initial cache, but --rpo.init.mode progressive starts with an empty "

@@ -6,7 +6,7 @@ with flash attention (arXiv 2205.05198, equation 2 without the attention map).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 from openrlhf_rpo.training.passes import LOGITS_AT_ONCE, works_in_chunks
@@ -72,8 +72,8 @@ def training_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
     terms = [
         _divided("weights", shape.parameters + shape.adapter, width, share(3)),
         _divided("gradients", n, width, share(2)),
-        # A float32 copy (none if the weights are float32), first and second moment.
-        _divided("optimizer", n, 8 if width == 4 else 12, share(1)),
+        # A float32 copy (none of float32 weights at stage 0), first and second moment.
+        _divided("optimizer", n, 8 if width == 4 and stage == 0 else 12, share(1)),
     ]
     if args.ds.adam_offload:
         terms[-1] = Term("optimizer", "in host memory (--ds.adam_offload)", 0)
@@ -136,14 +136,13 @@ def chunks_term(shape: ModelShape, tokens: int, width: int) -> Term:
 def engine_terms(shape: ModelShape, args: SimpleNamespace) -> list[Term]:
     """An engine device: its share of the weights, and the keys and values of one path of the maximum length."""
     parts, width = args.vllm.tensor_parallel_size, weight_bytes(args)
-    per_token = kv_bytes_per_token(shape, width)
+    own = replace(shape, kv_heads=max(1, shape.kv_heads // parts))  # fewer heads than GPUs are copied
     return [
         _divided("weights", shape.parameters, width, parts),
         Term(
             "KV cache of one longest path",
-            f"{args.data.max_len:,} tokens x 2 x {shape.layers} layers x {shape.kv_heads} heads x {shape.head_dim} x {width}"
-            + (f" / {parts}" if parts > 1 else ""),
-            args.data.max_len * per_token // parts,
+            f"{args.data.max_len:,} tokens x 2 x {own.layers} layers x {own.kv_heads} heads x {own.head_dim} x {width}",
+            args.data.max_len * kv_bytes_per_token(own, width),
         ),
     ]
 

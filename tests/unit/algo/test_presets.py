@@ -19,7 +19,7 @@ def test_dapo_penalizes_the_last_fifth_of_the_longest_answer():
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="unknown preset 'ppo'; known: grpo, dapo, raft|grpo, raft, dapo"):
+    with pytest.raises(UsageError, match="unknown preset 'ppo'; known: grpo, raft, dapo"):
         preset("ppo", 1000)
 
 

@@ -169,6 +169,12 @@ def test_worked_solutions_give_the_answer_and_become_an_initial_cache(data, writ
     assert [row["answer"] for row in read(tmp_path / "out.jsonl")] == [row["answer"] for row in ROWS]
 
 
+def test_solutions_that_are_not_rewarded_are_no_initial_cache(data, write):
+    rows = [{"problem": f"{i}+1?", "answer": str(i + 1), "solution": "as I said"} for i in range(4)]
+    done = data(write("in.jsonl", rows), "--solution", "solution")
+    assert "No solution is rewarded" in done.out and "--rpo.init" not in done.out
+
+
 # ── What is dropped, held out, sampled ──
 
 

@@ -72,7 +72,7 @@ def result(file, scores, settings=SETTINGS, finish=True):
         ([MODEL, "--compare", "a.json"], "--compare reads results"),
     ],
 )
-def test_what_cannot_work_is_one_message_and_status_2(words, message, data, tmp_path, capsys):
+def test_what_cannot_work_is_one_message_and_status_1(words, message, data, tmp_path, capsys):
     words = [data if word == "DATA" else word for word in words]
     assert main(["eval", *words, "--out", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err

@@ -31,7 +31,7 @@ def study(name: str, out, *words: str) -> int:
         (["--", "--actor.model_name_or_pth", "m"], "did you mean --actor.model_name_or_path?"),
     ],
 )
-def test_what_cannot_work_is_one_line_and_status_2(tmp_path, capsys, name, words, said):
+def test_what_cannot_work_is_one_line_and_status_1(tmp_path, capsys, name, words, said):
     assert study(name, tmp_path, *words) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and said in error

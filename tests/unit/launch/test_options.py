@@ -36,6 +36,11 @@ def test_options_given_with_their_default_count_as_given():
     assert given == {"rpo.update.epsilon", "train.seed"}
 
 
+def test_all_linear_given_by_hand_is_what_it_is_by_default(parse):
+    given = parse(ds__lora__rank=8, ds__lora__target_modules="all-linear").ds.lora.target_modules
+    assert given == parse(ds__lora__rank=8).ds.lora.target_modules == "all-linear"
+
+
 @pytest.mark.parametrize(("name", "expected"), Paper.sets.items())
 def test_paper_sets_every_literal_choice(parse, name, expected):
     assert value(parse(rpo__method="paper"), name) == expected

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoConfig, AutoTokenizer
@@ -13,7 +15,7 @@ from lab.testbed import model_dir
 from openrlhf_rpo.cache.errors import CacheMismatch
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.launch.preflight import _check_vocabulary
+from openrlhf_rpo.launch.preflight import _check_heads, _check_vocabulary
 from openrlhf_rpo.rollout.questions import load_eval_questions, load_questions
 from openrlhf_rpo.run.files import cache_copy_path, cache_url, fingerprints
 from openrlhf_rpo.upstream import get_tokenizer
@@ -311,3 +313,11 @@ def test_an_added_token_counts_where_a_prompt_or_answer_can_hold_it():
     tokenizer.chat_template = "{{ '<image>' }}"
     with pytest.raises(UsageError, match="the tokenizer is of another model"):
         _check_vocabulary("m", tokenizer, config)
+
+
+@pytest.mark.parametrize(("parts", "divide"), [(1, True), (4, True), (3, False)])
+def test_an_engines_gpus_share_the_models_heads(parts, divide):
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(num_attention_heads=28))
+    args = SimpleNamespace(vllm=SimpleNamespace(tensor_parallel_size=parts), actor=SimpleNamespace(model_name_or_path="m"))
+    with nullcontext() if divide else pytest.raises(UsageError, match="size 3 must divide the 28 heads of the model"):
+        _check_heads(args, config)

@@ -90,7 +90,7 @@ def test_packed_samples_in_torchs_attention_are_those_of_whole_rows(kind):
     mask = mask_of([7, 3, 5])
     ids = torch.randint(5, 15, mask.shape, generator=torch.Generator().manual_seed(0)) * mask
     made = [forward(kind, ids, mask, packed) for packed in (False, True)]
-    assert made[0].abs().min() >= 0 and made[0].abs().max() > 1e-3
+    assert made[0].abs().max() > 1e-3
     torch.testing.assert_close(*made, atol=1e-5, rtol=0)
 
 

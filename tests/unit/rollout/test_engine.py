@@ -10,7 +10,7 @@ from vllm.engine import arg_utils
 from vllm.logprobs import FlatLogprobs
 
 from openrlhf_rpo.rollout.engine import _RPOEngine, log_probs_of, offline_limits, without_weight
-from openrlhf_rpo.rollout.requests import Generated, Request, rounding
+from openrlhf_rpo.rollout.requests import Generated, Request, ScoreRequest, rounding
 from openrlhf_rpo.types import Rejected, as_ids, as_log_probs
 
 POLICY = {3: 0.5, 4: 0.3, 5: 0.2}
@@ -41,6 +41,53 @@ def test_new_tokens_get_the_log_probs_of_reading_but_for_one_that_fills_the_engi
     n = min(prompt + new, 7) - prompt
     assert read == Generated((9,) * new, (-1.0,) * n + (-2.0,) * (new - n), "length")
     assert [(len(request.token_ids), request.n_tokens) for request in asked] == ([(prompt + n, n)] if n else [])
+
+
+@pytest.mark.parametrize(("cached", "ok"), [(1, True), (2, False)])
+def test_log_probs_of_cached_tokens_are_refused(cached, ok):
+    """vLLM has none of these; of the path 7 8 after 1 2, the token 2 must be read."""
+    engine = object.__new__(_RPOEngine)
+    found = FlatLogprobs([0, 1], [1, 2], [7, 8], [-0.5, -0.25], [1, 1], [None, None])
+
+    async def generate(prompt, params, request_id, priority):
+        yield SimpleNamespace(prompt_logprobs=found, num_cached_tokens=cached)
+
+    engine.llm, path = SimpleNamespace(generate=generate), ScoreRequest(as_ids((1, 2, 7, 8)), 2)
+    if ok:
+        assert list(asyncio.run(engine._score_one(path, 0))) == [-0.5, -0.25]
+    else:
+        with pytest.raises(RuntimeError, match="without the log-probs of its tokens"):
+            asyncio.run(engine._score_one(path, 0))
+
+
+def test_a_request_that_ends_without_a_token_is_an_error():
+    engine = object.__new__(_RPOEngine)
+    engine.stopped, engine.running, engine.most = False, set(), 9
+
+    async def generate(prompt, params, request_id, priority):
+        empty = FlatLogprobs([], [], [], [], [], [])
+        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[], logprobs=empty, finish_reason="error")])
+
+    engine.llm = SimpleNamespace(generate=generate)
+    with pytest.raises(RuntimeError, match="ended a request without any token"):
+        asyncio.run(engine._generate_one(Request(as_ids((1, 2)), 9, 0, 1.0), None))
+
+
+def test_the_prefix_cache_is_dropped_once_nothing_runs_or_it_is_an_error(monkeypatch):
+    async def at_once(seconds):
+        pass
+
+    monkeypatch.setattr(asyncio, "sleep", at_once)
+    engine, answers = object.__new__(_RPOEngine), [False, False, True, False]
+
+    async def reset():
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    engine.llm = SimpleNamespace(reset_prefix_cache=reset)
+    asyncio.run(engine.reset_prefix_cache())
+    assert answers == [False]
+    with pytest.raises(RuntimeError, match="cannot drop its prefix cache"):
+        asyncio.run(engine.reset_prefix_cache())
 
 
 def test_log_probs_of_other_tokens_are_refused():

@@ -33,7 +33,10 @@ vllm.platforms.current_platform = H100()
 import vllm.config.vllm
 
 vllm.config.vllm.HAS_TRITON = True
+from openrlhf_rpo.rollout import engine
 from openrlhf_rpo.rollout.engine import _RPOEngine, engine_for
+
+engine.READ_AT_ONCE = 512  # less than the longest path
 
 model, changes = json.loads(sys.argv[1])
 started = []
@@ -119,7 +122,7 @@ CASES = {
     "drafts, to evaluate": ({"drafts": "on", "trains": False}, {}),
     "drafts": (
         {"drafts": "auto"},
-        {"second_runner": False, "scheduled_ahead": False, "speculation": ["custom_class", 4], "of_a_prompt": 640},
+        {"second_runner": False, "scheduled_ahead": False, "speculation": ["custom_class", 4], "of_a_prompt": 512},
     ),
 }
 

@@ -56,7 +56,7 @@ def reward_func(queries, prompts, labels):
     if label == "pid":
         return {"rewards": os.getpid()}
     if label == "clear":  # what a careful author does before running a model's code
-        os.environ.clear()
+        cleared = os.environ["CLEARED"]; os.environ.clear(); open(cleared, "w").close()
         time.sleep(600)
     return {"rewards": float(label), "scores": len(query), "extra_logs": {"prompt": len(prompt)}}
 """
@@ -260,12 +260,16 @@ def test_works_beneath_another_process_and_dies_with_it(reward_file, tmp_path):
     """As beneath a Ray actor, which may be killed at any time; the parent's main module is not run again."""
     script = tmp_path / "beneath.py"
     script.write_text(BENEATH)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    cleared = tmp_path / "cleared"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CLEARED": str(cleared)}
     command = [sys.executable, str(script), reward_file.path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True) as parent:
         lines = [parent.stdout.readline().strip() for _ in range(4)]
         child, worker = map(int, lines.pop().split())
-        time.sleep(0.5)  # the last call hangs now
+        end = time.monotonic() + 60
+        while not cleared.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert cleared.exists()  # the last call hangs now
         hanging = [pid for pid in _children(child) if pid != worker]
         os.kill(child, signal.SIGKILL)
         rest = parent.stdout.read()

@@ -29,7 +29,7 @@ def test_an_unknown_study_is_refused(capsys):
     assert "invalid choice: 'nonsense'" in capsys.readouterr().err
 
 
-def test_a_result_of_other_settings_is_one_line_and_status_2(tmp_path, capsys):
+def test_a_result_of_other_settings_is_one_line_and_status_1(tmp_path, capsys):
     file = tmp_path / "result.json"
     file.write_text(
         json.dumps({"format": 1, "study": "other", "settings": {}, "command": "c", "parts": {}, "figures": None})

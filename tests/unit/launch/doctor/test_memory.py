@@ -77,11 +77,13 @@ def test_checkpointing_keeps_one_layer_and_an_input_of_each(args):
     assert kept == 4096 * 1536 * (28 * 2 + 34)
 
 
-def test_float32_has_no_second_copy_of_the_weights(args):
-    options = args()
+@pytest.mark.parametrize(("stage", "optimizer"), [(0, 8), (2, 12 / 8)])
+def test_float32_has_a_second_copy_of_the_weights_only_where_zero_divides_them(args, stage, optimizer):
+    """``deepspeed/runtime/zero/stage_1_and_2.py`` clones each process's share."""
+    options = args(ds__zero_stage=stage)
     options.ds.param_dtype = "fp32"
     terms = bytes_of(memory.training_terms(QWEN_1_5B, options))
-    assert (terms["weights"], terms["optimizer"]) == (4 * QWEN_1_5B.parameters, 8 * QWEN_1_5B.parameters // 8)
+    assert (terms["weights"], terms["optimizer"]) == (4 * QWEN_1_5B.parameters, int(optimizer * QWEN_1_5B.parameters))
     assert memory.checkpoint_bytes(QWEN_1_5B, 0, options) == 16 * QWEN_1_5B.parameters
 
 
@@ -103,6 +105,8 @@ def test_keys_and_values_of_a_token_are_28_kib(args):
     assert memory.kv_bytes_per_token(QWEN_1_5B, 2) == 2 * 28 * 2 * 128 * 2 == 28_672
     engine = bytes_of(memory.engine_terms(QWEN_1_5B, args(vllm__tensor_parallel_size=2)))
     assert engine["weights"] == QWEN_1_5B.parameters
+    assert engine["KV cache of one longest path"] == 4096 * 28_672 // 2
+    engine = bytes_of(memory.engine_terms(QWEN_1_5B, args(vllm__tensor_parallel_size=4)))  # it has two KV heads
     assert engine["KV cache of one longest path"] == 4096 * 28_672 // 2
 
 

@@ -4,10 +4,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import vllm.v1.worker.gpu_model_runner as runner_module
+from vllm.v1.sample.logits_processor import LogitBiasLogitsProcessor
 
 from openrlhf_rpo.rollout.drafts import proposer as proposer_module
 from openrlhf_rpo.rollout.drafts.proposer import ThriftyProposer
+
+CONFIG = SimpleNamespace(
+    speculative_config=SimpleNamespace(num_speculative_tokens=2),
+    model_config=SimpleNamespace(max_model_len=64),
+    scheduler_config=SimpleNamespace(max_num_seqs=8),
+)
 
 
 @pytest.fixture
@@ -15,12 +23,7 @@ def proposer(monkeypatch):
     """It has a group with the path 5 6 7 8 and one request, which has its first token."""
     for name in ("RejectionSampler", "build_logitsprocs"):  # it replaces them
         monkeypatch.setattr(runner_module, name, getattr(runner_module, name))
-    config = SimpleNamespace(
-        speculative_config=SimpleNamespace(num_speculative_tokens=2),
-        model_config=SimpleNamespace(max_model_len=64),
-        scheduler_config=SimpleNamespace(max_num_seqs=8),
-    )
-    made = ThriftyProposer(config)
+    made = ThriftyProposer(CONFIG)
     request = SimpleNamespace(sampling_params=SimpleNamespace(extra_args={"openrlhf_rpo_drafts": ["g", 1]}))
     runner = SimpleNamespace(requests={"r": request}, input_batch=SimpleNamespace(req_ids=["r"]))
     made.remember(runner, "g", [np.array([5, 6, 7, 8], np.int32).tobytes()])
@@ -33,6 +36,12 @@ def clock(monkeypatch):
         monkeypatch.setattr(proposer_module.time, "perf_counter", iter(seconds).__next__)
 
     return tell
+
+
+def test_engines_that_draft_weight_rejected_tokens(proposer):
+    """vLLM builds no processor of ``logit_bias`` where there are drafts."""
+    made = runner_module.build_logitsprocs(CONFIG, torch.device("cpu"), False, False)
+    assert LogitBiasLogitsProcessor in map(type, made.all) and CONFIG.speculative_config is not None
 
 
 def ask(proposer, sampled, tokens):
