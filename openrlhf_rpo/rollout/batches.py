@@ -88,9 +88,7 @@ class Batches:
                 asked = self.selection.choose(math.ceil(wanted / tail - 1e-9), tried, step, begun, in_flight)
                 if len(asked) < missing and len(self.out) > 1:
                     self._go_back(here)
-                    self._waits = True
-                    with rollout.clock("rollout"):  # off which ``parked`` is taken
-                        rollout.gate.park(lambda: not self._waits)
+                    self._wait()
                     continue
                 if len(asked) < missing:  # a run with more passes over the data goes on from here
                     self._go_back(before)
@@ -146,6 +144,12 @@ class Batches:
     def _go_back(self, place: tuple[int, list[str], list[Begun]]) -> None:
         stream = self.selection.stream
         stream.position, stream.postponed, self.begun = place
+
+    def _wait(self) -> None:
+        """Until the next commit; it counts as rollout, off which ``make`` takes what was parked."""
+        self._waits = True
+        with self.rollout.clock("rollout"):
+            self.rollout.gate.park(lambda: not self._waits)
 
     def _in_flight(self) -> set[str]:
         """The questions of every group that is begun and not committed."""
