@@ -107,5 +107,4 @@ def test_the_log_probs_are_those_of_a_text_that_is_read_whole(found):
 def test_a_group_goes_on_before_the_cache_has_dropped_what_was_read_of_it(found):
     """The stored paths have two and a half times as many tokens as fit."""
     known = {name: cached / total for name, (cached, total) in found["known"].items()}
-    whole = {"scored": 0, "generated": 128 / 160, "read": 128 / 168}  # whole blocks of 32
-    assert known == pytest.approx(whole, abs=0.01)  # a block or two may be gone
+    assert known == {"scored": 0, "generated": 128 / 160, "read": 128 / 168}  # whole blocks of 32
