@@ -62,7 +62,8 @@ def show(args: Namespace, out: Output, said: dict[str, Any]) -> None:
     options = ["--data.prompt_dataset", out_file, "--data.input_key", "question", "--data.label_key", "answer"]
     if args.held_out:
         options += ["--eval.dataset", str(args.held_out.resolve()), "--eval.steps", _EVAL_STEPS]
-    if args.solution and said["solutions"]["rewarded"]:
+    rewarded = bool(args.solution) and said["solutions"]["rewarded"] > 0
+    if rewarded:
         options += ["--rpo.init.mode", "import", "--rpo.init.source", f"{out_file}:solution"]
     out.emit({"files": files, **said, "training_options": options})
     out.pairs({name: value for name, value in said.items() if name != "dropped" and value})
@@ -70,5 +71,5 @@ def show(args: Namespace, out: Output, said: dict[str, Any]) -> None:
         named = "; ".join(f"row {row['row']:,}: {row['what']}" for row in rows[:_NAMED])
         out.line(f"dropped {len(rows):,}: {reason} ({named}{'; ...' if len(rows) > _NAMED else ''})")
     out.line(f"To train on it: {shlex.join(options)}")
-    if args.solution and not said["solutions"]["rewarded"]:
+    if args.solution and not rewarded:
         out.line("No solution is rewarded, so none can be imported as an initial cache.")

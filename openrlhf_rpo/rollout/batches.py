@@ -116,9 +116,9 @@ class Batches:
     def go_on(self, begun: Iterable[Begun]) -> None:
         """Continue these groups when they are due; those that changed options do not allow to are begun again."""
         for group in begun:
-            fits = self.rollout.fits(self.selection.by_id[group.question_id], group.samples)
-            again = begin(Prefix() for _ in range(self.args.rollout.n_samples_per_prompt))
-            self.begun.append(group if fits else replace(group, samples=again))
+            if not self.rollout.fits(self.selection.by_id[group.question_id], group.samples):
+                group = replace(group, samples=begin([Prefix()] * self.args.rollout.n_samples_per_prompt))
+            self.begun.append(group)
 
     def on_the_way(self) -> list[Begun]:
         """Every begun group of no finished batch, as it is now; the rollout must stand still."""
