@@ -55,14 +55,13 @@ RPO = Arm("rpo", 24, 3e-4, questions=16, options={"rpo.method": "rpo"})
 VERIFY = Arm("verify", 32, 3e-4, options={"rpo.method": "verify", **AVERAGED})
 # Only what is reused differs.
 EQUAL = Arm("", 16, 5e-4, options={**RAFT, **BRIEFLY})
-DRAFTS, SIGNAL, TAIL = {"rpo.drafts": "auto"}, {"rpo.select": "signal"}, {"rpo.tail": 0.75}
+DRAFTS, TAIL = {"rpo.drafts": "auto"}, {"rpo.tail": 0.75}
 # Uses of the cache that need no stored prefix: each alone, and together.
 USES: dict[str, dict[str, object]] = {
     "alone": {},
     "drafts": DRAFTS,
-    "signal": SIGNAL,
     "tail": TAIL,
-    "all": DRAFTS | SIGNAL | TAIL,
+    "all": DRAFTS | TAIL,
 }
 # GRPO on our runner, so that only the use differs.
 FULL = Arm("", 32, 3e-4, options={"rpo.method": "off", "rpo.preset": "grpo", **BRIEFLY})

@@ -66,7 +66,6 @@ CONFIGURATIONS = {
         "algo.dynamic_filtering_enable": True,
         "rpo.shaping.alpha": 0.01,
         "rpo.replay.share": 0.5,
-        "rpo.select": "signal",
         "rpo.tail": 0.7,
     },
     # Several paths per question, each scored by the engine before it is cut.

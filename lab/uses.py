@@ -1,4 +1,4 @@
-"""The effect of drafts, chosen questions and a stopped tail on GRPO and RAFT on full answers, each alone and together.
+"""The effect of drafts and a stopped tail on GRPO and RAFT on full answers, each alone and together.
 
 Every run is one of the frontier's (``lab/frontier.py``): the real command, arms alternating seed by seed. The arms of a
 baseline differ only in the use. Figures beyond the frontier's: for each arm and seed the ratio to the baseline of the same
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         args.shape, args.steps, args.evaluations = ["4x4"], 4, 1
     args.arms = [f"{baseline}_{use}" for baseline in args.baselines for use in ("alone", *args.uses)]
     figures = measure(args, lambda name: f"{name.partition('_')[0]}_alone", AGAINST)
-    write_report(args.report, figures, page(figures, "Drafts, chosen questions, stopped tail", HEAD))
+    write_report(args.report, figures, page(figures, "Drafts, stopped tail", HEAD))
     return figures
 
 

@@ -188,12 +188,6 @@ class RPOConfig:
     allow_changed_options: bool = option(
         False, "resume even if options that affect training differ from those the run started with", may_change=True
     )
-    select: str = option(
-        "uniform",
-        "which questions to ask: uniform (data order; replayed ones least recently visited first) or signal (mostly those "
-        "with the highest expected score variance per generated token)",
-        choices=("uniform", "signal"),
-    )
     tail: float = option(
         1.0,
         "stop a rollout when this share of its groups is done, and continue the others in the next step; 1: wait for all",

@@ -85,7 +85,7 @@ class _RPOTrainer(BasePPOTrainer):
             args,
         )
         self.clock = PhaseClock()
-        self.selection = Selection.of_run(self.stream, self.cache, self.config, args.rollout.batch_size)
+        self.selection = Selection(self.stream, self.cache, self.config.method)
         self.batches = Batches(self.rollout, self.selection, args)
         self.source = source_of(self.batches, self.clock, args)
         self.checkpoints = Checkpoints.of_run(args)
@@ -180,7 +180,6 @@ class _RPOTrainer(BasePPOTrainer):
         self.restore_best_checkpoint_state(states)
         step = states["global_step"]
         removed = self.cache.rollback(step)
-        self.selection.forget()
         self.batches.go_on(self.cache.unfinished())
         self.rollout.gate.version = step
         if self.samples is not None:
@@ -260,7 +259,6 @@ class _RPOTrainer(BasePPOTrainer):
             record = StepRecord(step, self.stream.episode, self.stream.position, metrics)
             in_flight = self.source.in_flight() if self.has_checkpoint(step) else []
             self.cache.commit_step(record, decisions, in_flight)
-            self.selection.learn(decision.visit for decision in decisions)
             self.batches.committed(step)
         if self.samples is not None:
             self.samples.write(step, batch.kept, batch.dropped)

@@ -187,8 +187,7 @@ class Visit:
     ``cut`` and ``prefix_length`` are means over the group's samples, in whole tokens; ``slot`` is that of the first sample's
     path. ``shortest_path`` is the paper's l (section 3.2), in tokens. ``start_bare`` makes the next group start from the
     bare question. ``n_tokens`` were generated in all samples. ``asked`` is the reason in one word ("turn", "replay",
-    "signal", "unfinished": the group had waited; "unknown" in caches of former versions), ``chance`` what "signal" estimated
-    as the chance of a sample.
+    "unfinished": the group had waited; "signal" and "unknown" in caches of former versions).
     """
 
     question_id: str
@@ -203,7 +202,6 @@ class Visit:
     slot: int = OWN
     n_tokens: int = 0
     asked: str = "turn"
-    chance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +210,13 @@ class Group:
 
     ``waits``: the next step continues it, because ``--rpo.tail`` stopped it before all its samples were done. ``n_before``
     of its tokens are from earlier steps. ``visits`` are the question's earlier visits, oldest first, as many as the method
-    reads; ``asked`` and ``chance`` are those of its next one. ``due`` is the step that trains on it (0: not said).
+    reads; ``asked`` is that of its next one. ``due`` is the step that trains on it (0: not said).
     """
 
     question: Question
     samples: tuple[Sample, ...]
     visits: tuple[Visit, ...] = ()
     asked: str = "turn"
-    chance: float | None = None
     waits: bool = False
     n_before: int = 0
     due: int = 0
@@ -237,7 +234,7 @@ class Group:
     @property
     def begun(self) -> "Begun":
         """What the cache keeps of it until a step that trains on it is committed."""
-        return Begun(self.question.question_id, self.samples, self.asked, self.chance, self.due)
+        return Begun(self.question.question_id, self.samples, self.asked, self.due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +247,6 @@ class Begun:
     question_id: str
     samples: tuple[Sample, ...]
     asked: str
-    chance: float | None
     due: int
 
 

@@ -118,11 +118,6 @@ def number() -> Checked:
     return Checked(Double(), "a finite number", float, math.isfinite)
 
 
-def share(nullable: bool = False) -> Checked:
-    """A number from 0 to 1."""
-    return Checked(Double(), "a number from 0 to 1", float, lambda value: 0 <= value <= 1, nullable)
-
-
 def flag() -> Checked:
     """True or false."""
     return Checked(_Flag(), "0 or 1", int)

@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from openrlhf_rpo.cache.columns import encoded, figures, flag, number, part_list, share, time, whole, word, words
+from openrlhf_rpo.cache.columns import encoded, figures, flag, number, part_list, time, whole, word, words
 
-_ASKED = ("turn", "replay", "signal", "unfinished", "unknown")
+_ASKED = ("turn", "replay", "unfinished", "signal", "unknown")  # the last two: former versions
 
 
 class Base(DeclarativeBase):
@@ -83,15 +83,14 @@ class VisitRow(Base):
     slot: Mapped[int] = mapped_column(whole(), server_default="0")
     n_tokens: Mapped[int] = mapped_column(whole(), server_default="0")
     asked: Mapped[str] = mapped_column(word(*_ASKED), server_default="unknown")
-    chance: Mapped[float | None] = mapped_column(share(nullable=True))
 
 
 class UnfinishedRow(Base):
     """One sample (stopped, asked for or finished) of a group that ``step`` leaves to step ``due`` (``types.Begun``).
 
     ``token_ids``, ``log_probs`` and ``parts`` are of the response so far. The prefix is the head of the path ``path_id``;
-    ``prefix_log_probs`` is null if they are the path's own. A group's rows share ``due``, ``asked``, ``chance`` and
-    ``place``, its position among the groups of ``step``.
+    ``prefix_log_probs`` is null if they are the path's own. A group's rows share ``due``, ``asked`` and ``place``,
+    its position among the groups of ``step``.
     """
 
     __tablename__ = "unfinished"
@@ -110,7 +109,6 @@ class UnfinishedRow(Base):
     due: Mapped[int] = mapped_column(whole(1), server_default="0")
     place: Mapped[int] = mapped_column(whole(), server_default="0")
     asked: Mapped[str] = mapped_column(word(*_ASKED), server_default="unfinished")
-    chance: Mapped[float | None] = mapped_column(share(nullable=True))
 
 
 class StepRow(Base):

@@ -16,7 +16,7 @@ from openrlhf_rpo.cache.models import UnfinishedRow
 from openrlhf_rpo.cache.rows import Read, check, name_of
 from openrlhf_rpo.types import Begun, Path, Prefix, Sample
 
-OF_GROUP = (UnfinishedRow.due, UnfinishedRow.place, UnfinishedRow.asked, UnfinishedRow.chance)
+OF_GROUP = (UnfinishedRow.due, UnfinishedRow.place, UnfinishedRow.asked)
 """The columns in which all samples of a group have the same value."""
 
 
@@ -30,8 +30,7 @@ def unfinished_values(group: Begun, step: int, place: int) -> list[dict[str, Any
         raise ValueError(f"the group of question {question} waits after step {step} for step {due}")
     if not group.samples:
         raise ValueError(f"the group of question {question} waits without samples")
-    chance = None if group.chance is None else float(group.chance)
-    own = {"step": step, "question_id": question, "due": due, "place": place, "asked": group.asked, "chance": chance}
+    own = {"step": step, "question_id": question, "due": due, "place": place, "asked": group.asked}
     try:
         return [own | {"number": number} | _values(question, sample) for number, sample in enumerate(group.samples)]
     except ValueError as error:
@@ -69,7 +68,7 @@ def _begun_of(rows: Sequence[Read], paths: Mapping[int, Path]) -> Begun:
     first, kinds = rows[0], {tuple(getattr(row, column.key) for column in OF_GROUP) for row in rows}
     if len(kinds) > 1 or [row.number for row in rows] != list(range(len(rows))):
         raise CodecError(damaged_group(first))
-    return Begun(first.question_id, samples, first.asked, first.chance, first.due)
+    return Begun(first.question_id, samples, first.asked, first.due)
 
 
 def damaged_group(row: Read) -> str:

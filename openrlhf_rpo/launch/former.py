@@ -47,6 +47,7 @@ FORMER: dict[str, str | dict[str, str]] = {
     "rpo.shaping.reference": "nothing: the reference is the mean length of the group",
     "rpo.budget.floor": "nothing: --rpo.budget.rule factor:F does the same",
     "rpo.replay.by": _GONE,
+    "rpo.select": _GONE,
     "rpo.init.n_samples": "nothing: --rpo.init.mode bulk samples one path per question",
     "rpo.init.temperature": "nothing: --rpo.init.mode bulk samples at --rollout.temperature",
     "rpo.init.top_p": "nothing: --rpo.init.mode bulk samples with --rollout.top_p",

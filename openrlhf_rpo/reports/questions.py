@@ -56,7 +56,7 @@ def events(cache: CacheHistory, ids: Sequence[str], after: int, until: int) -> d
             **{
                 name: [getattr(visit, name) for visit in visits]
                 for name in (
-                    *("step", "asked", "chance", "cut", "prefix_length", "shortest_path", "n_samples", "n_rewarded"),
+                    *("step", "asked", "cut", "prefix_length", "shortest_path", "n_samples", "n_rewarded"),
                     *("outcome", "slot"),
                 )
             },

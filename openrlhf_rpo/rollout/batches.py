@@ -106,7 +106,7 @@ class Batches:
                     else:
                         dropped.append(group)
         self._made, rollout.work = [], None
-        waiting = [replace(group, asked="unfinished", chance=None, due=step + 1) for group in waiting]
+        waiting = [replace(group, asked="unfinished", due=step + 1) for group in waiting]
         self.begun += [group.begun for group in waiting]
         seconds = dict(rollout.clock.seconds)
         seconds["rollout"] -= rollout.gate.parked - parked

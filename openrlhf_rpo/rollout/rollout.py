@@ -169,7 +169,7 @@ class Rollout:
                 work.verify[len(work.groups)] = ToVerify(cut, list({path.slot: path for path in paths}.values()))
             samples = begin((Prefix(),) * self.sampling.n_samples if to_verify else self.prefixes(question, cut))
         n_before = count(samples) if one.reason == "unfinished" else 0  # of a step that has counted them
-        work.groups.append(Group(question, samples, known.visits, one.reason, one.chance, n_before=n_before, due=work.step))
+        work.groups.append(Group(question, samples, known.visits, one.reason, n_before=n_before, due=work.step))
 
     def _verified(self, question: Question, start: ToVerify, log_probs: list[LogProbs]) -> tuple[Sample, ...]:
         """The samples that continue, or are, what the policy accepts, given its log-probs of each distinct path.

@@ -45,7 +45,7 @@ def sound(tmp_path_factory) -> bytes:
             visit = Visit("q", step, 1, 2, 3, 4, 2, "best")
             prefix = Prefix((1, 2), (-0.5, -0.5), 1, cache.paths(["r"])["r"])
             begun = (Sample(prefix, (7, 8), (-0.5, -0.5), "unfinished", parts=(Part(2, 2),)),) * 2
-            waiting = [Begun("r", begun, "turn", None, 4)] if step == 3 else []
+            waiting = [Begun("r", begun, "turn", 4)] if step == 3 else []
             cache.commit_step(StepRecord(step, 0, step, {"rpo/score": 0.5}), [CacheDecision(path, visit, wrong)], waiting)
         cache.record_evaluation(3, {"pass1": 0.5})
     return file.read_bytes()
@@ -120,12 +120,10 @@ VALUES = [
     *(("visits", VISIT, {"n_rewarded": value}) for value in (5, -1, None)),
     *(("visits", VISIT, {"start_bare": value}) for value in (2, "yes")),
     ("visits", VISIT, {"outcome": b"\x9b31m"}),
-    *(("visits", VISIT, {"chance": value}) for value in (1.5, -1.0, "likely")),
     ("visits", VISIT, {"asked": "by magic"}),
     *(("unfinished", SAMPLE, {"parts": value}) for value in (*NO_PARTS, None, b"2:2")),
     *(("unfinished", SAMPLE, {"due": value}) for value in (3, 0, -1, 9, HUGE, "later")),
     *(("unfinished", SAMPLE, {"place": value}) for value in (-1, 1, "first")),
-    *(("unfinished", SAMPLE, {"chance": value}) for value in (0.5, 1.5, "likely")),
     *(("unfinished", SAMPLE, {"path_id": value}) for value in (1, 99, 0, None)),
     *(("unfinished", SAMPLE, {"number": value}) for value in (2, -1)),
     *(("unfinished", SAMPLE, {"question_id": value}) for value in ("q", b"\xff")),
@@ -265,7 +263,7 @@ def test_a_training_command_refuses_it(train, tmp_path, sound, name):
 @pytest.mark.parametrize("damage", ["created_at = 'yesterday'", "created_at = x'07'", "metrics = '{'", "consumed = 'all'"])
 @pytest.mark.parametrize("revision", ["0002", "0003"])
 def test_a_damaged_cache_of_an_earlier_schema_is_refused_and_stays_as_it_was(refused, file, damage, revision):
-    execute(file, *(f"ALTER TABLE visits DROP COLUMN {name}" for name in ("slot", "n_tokens", "asked", "chance")))
+    execute(file, *(f"ALTER TABLE visits DROP COLUMN {name}" for name in ("slot", "n_tokens", "asked")))
     execute(file, "DROP TABLE unfinished", "ALTER TABLE paths DROP COLUMN parts")
     execute(file, f"UPDATE alembic_version SET version_num = '{revision}'")
     if revision == "0002":

@@ -130,7 +130,7 @@ def test_weights_are_one_for_each_reward():
 
 def test_what_may_change_on_resume_is_said_beside_the_option():
     assert {"cache.url", "reward.workers", "shared_prefix", "preset", "log_samples"} <= set(changeable())
-    assert not {"method", "select", "async.max_age", "init.mode", "shaping.alpha", "reward.on_failure"} & set(changeable())
+    assert not {"method", "async.max_age", "init.mode", "shaping.alpha", "reward.on_failure"} & set(changeable())
 
 
 # ── On the command line ──

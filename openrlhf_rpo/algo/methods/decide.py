@@ -78,5 +78,4 @@ def _visit(group: Group, step: int, choice: Choice, n_rewarded: int) -> Visit:
         slot=OWN if path is None else path.slot,
         n_tokens=group.n_tokens,
         asked=group.asked,
-        chance=group.chance,
     )

@@ -116,11 +116,11 @@ function showPath(paths, path, place, note) {
 
 // Why a question was asked (types.py, Visit).
 const REASONS = {
-  unknown: () => "",
-  turn: () => "its turn",
-  replay: () => "to replay its path",
-  unfinished: () => "to go on with it",
-  signal: (visit) => `for its signal: ${Math.round(100 * visit.chance)} % right expected`,
+  unknown: "",
+  turn: "its turn",
+  replay: "to replay its path",
+  unfinished: "to go on with it",
+  signal: "for its signal",
 };
 
 function groups(found, row) {
@@ -129,7 +129,7 @@ function groups(found, row) {
   const titles = ["step", "asked", "cut", "prefix", "samples", "rewarded", "shortest", "outcome"];
   const rows = row.visits.map((visit) => el("tr", {},
     el("td", {}, show(visit.step)),
-    el("td", { className: "words" }, REASONS[visit.asked](visit)),
+    el("td", { className: "words" }, REASONS[visit.asked]),
     ...["cut", "prefix_length", "n_samples", "n_rewarded", "shortest_path"].map((name) => el("td", {}, show(visit[name]))),
     el("td", { className: "words" }, [
       visit.outcome.replaceAll("_", " "), ...(visit.slot ? [`from the path in slot ${visit.slot}`] : []), ...(visit.start_bare ? ["next starts bare"] : []),

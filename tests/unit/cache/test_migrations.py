@@ -11,6 +11,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from openrlhf_rpo.cache import PathCache, migrations
@@ -74,7 +75,7 @@ def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commi
     cache.close()
     downgrade(url, "0001")
     assert revision(url) == "0001"
-    with pytest.raises(CacheOlder, match="has schema revision 0001, this version of openrlhf_rpo reads 0007"):
+    with pytest.raises(CacheOlder, match="has schema revision 0001, this version of openrlhf_rpo reads 0008"):
         PathCache.open_to_read(url)
     with reopen() as upgraded:
         assert upgraded.verify() == []
@@ -89,7 +90,7 @@ def test_a_cache_of_the_first_schema_is_upgraded_with_its_data(cache, url, commi
         commit(upgraded, 4, {"q": (4,)})
         assert upgraded.rollback(1) == 3
         assert list(upgraded.iter_paths()) == steps[1]
-    assert revision(url) == "0007"
+    assert revision(url) == "0008"
 
 
 def test_an_older_copy_is_restored_into_a_server_too(cache, commit, postgres_url, tmp_path) -> None:
@@ -109,8 +110,8 @@ def test_groups_that_waited_under_the_schema_before_parts_go_on_with_the_next_st
     sample = Sample(Prefix(), (5, 6), (-0.5, -0.5), "unfinished", parts=(Part(1, 2),))
     own = replace(sample, prefix=Prefix((4,), (-1.0,), 1, cache.paths(["r"])["r"]))
     groups = [
-        Begun("r", (sample, own), "signal", 0.5, 4),
-        Begun("q", (sample,), "turn", None, 3),
+        Begun("r", (sample, own), "replay", 4),
+        Begun("q", (sample,), "turn", 3),
     ]
     cache.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(stored, visit("q", 1))])
     cache.commit_step(StepRecord(2, 0, 2, {}), [], groups)
@@ -122,12 +123,31 @@ def test_groups_that_waited_under_the_schema_before_parts_go_on_with_the_next_st
         assert upgraded.verify() == []
         without = replace(sample, parts=())
         assert upgraded.unfinished() == [
-            Begun("q", (without,), "unfinished", None, 3),
-            Begun("r", (without, replace(own, parts=())), "unfinished", None, 3),
+            Begun("q", (without,), "unfinished", 3),
+            Begun("r", (without, replace(own, parts=())), "unfinished", 3),
         ]
         assert upgraded.paths(["q"])["q"] == replace(stored, path_id=3, parts=())
         upgraded.commit_step(StepRecord(3, 0, 3, {}), [], groups[:1])
-        assert upgraded.unfinished()[0] == Begun("r", (sample, own), "signal", 0.5, 4)
+        assert upgraded.unfinished()[0] == Begun("r", (sample, own), "replay", 4)
+
+
+def test_why_a_former_version_asked_questions_is_kept_without_its_estimate(cache, url, visit, reopen) -> None:
+    groups = [Begun(name, (Sample(Prefix(), (5,), (-0.5,), "unfinished"),), "turn", 2) for name in "qr"]
+    visits = {name: visit(name, 1) for name in "qr"}
+    cache.commit_step(StepRecord(1, 0, 2, {}), [CacheDecision(None, visits[name]) for name in "qr"], groups)
+    cache.close()
+    downgrade(url, "0007")
+    checksums = ScriptDirectory.from_config(migrations.config()).get_revision("0003").module
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for table, keys in {"visits": ["question_id", "step"], "unfinished": ["step", "question_id", "number"]}.items():
+            connection.exec_driver_sql(f"UPDATE {table} SET asked = 'signal', chance = 0.5 WHERE question_id = 'q'")
+            checksums.fill(connection, table, keys)
+    engine.dispose()
+    with reopen() as upgraded:
+        assert upgraded.verify() == []
+        assert upgraded.visits("qr") == visits | {"q": replace(visits["q"], asked="signal")}
+        assert upgraded.unfinished() == [replace(groups[0], asked="signal"), groups[1]]
 
 
 def test_a_damaged_cache_of_the_first_schema_gets_no_checksums(cache, url, file, path, commit, reopen) -> None:
@@ -146,6 +166,8 @@ def test_a_damaged_cache_of_the_first_schema_gets_no_checksums(cache, url, file,
 @pytest.mark.parametrize(
     ("of", "damage", "row"),
     [
+        ("0007", "visits SET n_rewarded = 0", "table visits, row question_id q, step 1"),
+        ("0007", "unfinished SET cut = 7", "table unfinished, row step 1, question_id q, number 0"),
         ("0006", "paths SET score = -1 WHERE id = 2", "table paths, row id 2"),
         ("0006", "unfinished SET cut = 7", "table unfinished, row step 1, question_id q, number 0"),
         ("0004", "visits SET slot = 1", "table visits, row question_id q, step 1"),
@@ -153,7 +175,7 @@ def test_a_damaged_cache_of_the_first_schema_gets_no_checksums(cache, url, file,
     ],
 )
 def test_a_damaged_row_gets_no_new_checksum(cache, url, visit, reopen, of, damage, row) -> None:
-    group = Begun("q", (Sample(Prefix(), (5,), (-0.5,), "unfinished"),), "turn", None, 2)
+    group = Begun("q", (Sample(Prefix(), (5,), (-0.5,), "unfinished"),), "turn", 2)
     cache.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(None, visit("q", 1))], [group])
     cache.close()
     downgrade(url, of)
@@ -185,7 +207,7 @@ def test_a_schema_of_a_later_version_is_refused_with_both_revisions(cache, reope
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
     for attempt in (reopen, lambda: PathCache.open_to_read(url)):
-        with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0007") as refusal:
+        with pytest.raises(CacheNewer, match="revision 9999, this version of openrlhf_rpo knows up to 0008") as refusal:
             attempt()
         assert where in str(refusal.value)
 

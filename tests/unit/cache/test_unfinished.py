@@ -9,8 +9,8 @@ from openrlhf_rpo.cache.models import UnfinishedRow, checksum_of
 from openrlhf_rpo.types import UNKNOWN, Begun, CacheDecision, Part, Prefix, Sample, StepRecord
 
 
-def waiting(question, *samples, asked="turn", chance=None, due=9):
-    return Begun(question, samples, asked, chance, due)
+def waiting(question, *samples, asked="turn", due=9):
+    return Begun(question, samples, asked, due)
 
 
 def sample(tokens, finish="unfinished", prefix=None, parts=()):
@@ -40,8 +40,8 @@ def test_groups_of_later_steps_come_back_in_their_order_whatever_their_samples_h
     bare = (Prefix(),) * 2
     groups = [
         waiting("z", *(sample((), prefix=prefix) for prefix in bare), due=4),  # asked and not begun
-        waiting("q", sample((5, 6, 1), "stop"), sample((7,), "length"), asked="signal", chance=0.25, due=3),  # all done
-        waiting("r", sample((), prefix=Prefix((4,), (-1.0,), 1, cache.paths(["r"])["r"])), asked="replay", chance=1, due=3),
+        waiting("q", sample((5, 6, 1), "stop"), sample((7,), "length"), due=3),  # all done
+        waiting("r", sample((), prefix=Prefix((4,), (-1.0,), 1, cache.paths(["r"])["r"])), asked="replay", due=3),
         waiting("b", sample((8,)), asked="unfinished", due=3),
     ]
     step(cache, 1)
@@ -140,7 +140,7 @@ DAMAGES = {
     "number = 1": ({"parts": "0:1"}, "parts of 1 of 2 tokens"),
     "number = 2": ({"prefix_length": 1}, "prefix_length 1 of no path"),
     "number = 3": ({"place": 1}, "the unfinished samples of question q at step 1 are no group"),
-    "number = 4": ({"chance": None}, "the unfinished samples of question q at step 1 are no group"),
+    "number = 4": ({"asked": "replay"}, "the unfinished samples of question q at step 1 are no group"),
     "number = 5": ({"number": 9}, "the unfinished samples of question q at step 1 are no group"),
     "number = 6": ({"path_id": 2}, "has an impossible path, path 2"),
 }
@@ -149,7 +149,7 @@ DAMAGES = {
 @pytest.mark.parametrize("where", DAMAGES)
 def test_what_no_step_stores_is_found_even_with_the_right_checksum(cache, step, where):
     values, said = DAMAGES[where]
-    step(cache, 1, waiting("q", *[sample((1, 2))] * 7, chance=0.5))
+    step(cache, 1, waiting("q", *[sample((1, 2))] * 7))
     with cache._database.engine.begin() as connection:
         table = UnfinishedRow.__table__
         [row] = connection.execute(table.select().where(table.c.number == int(where[-1]))).mappings()

@@ -60,7 +60,7 @@ class Rollout:
         parts = (Part(self.version(question.question_id), 1),)
         scores = (None, None) if waits else self.scores(question.question_id)
         samples = tuple(Sample(Prefix(), (1,), (-1.0,), "stop", score, score, parts=parts) for score in scores)
-        return Group(question, samples, asked=reason, chance=0.5, due=step, waits=waits)
+        return Group(question, samples, asked=reason, due=step, waits=waits)
 
     def engine_metrics(self, groups):
         return {"groups": len(groups)}
@@ -79,7 +79,7 @@ def batches(tmp_path):
                 algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=limits),
             )
             stream = QuestionStream(questions, 3, 2)
-            return Batches(Rollout(config, **run), Selection(stream, cache, Off(), None), args)
+            return Batches(Rollout(config, **run), Selection(stream, cache, Off()), args)
 
         yield make
 
@@ -122,7 +122,7 @@ def test_a_resumed_batch_is_no_larger_than_the_others(batches):
     """What dynamic sampling dropped before may have signal now: another answer of a judge, a reward that had failed."""
     made = batches(dynamic=True)
     sample = Sample(Prefix(), (1,), (-1.0,), "stop")
-    made.begun = [Begun(name, (sample, sample), "turn", None, 1) for name in ORDER[:4]]
+    made.begun = [Begun(name, (sample, sample), "turn", 1) for name in ORDER[:4]]
     batch = made.make(1)
     assert names(batch.kept) == ORDER[:2] and names(batch.dropped) == ORDER[2:4]
 
@@ -135,9 +135,9 @@ def test_a_resumed_run_goes_on_with_what_is_due_and_asks_nothing_that_is_begun(b
     made = batches()
     sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
     made.begun = [
-        Begun(ORDER[3], (sample,), "turn", None, 1),
-        Begun(ORDER[0], (sample,), "replay", None, 2),
-        Begun(ORDER[5], (), "turn", None, 2),
+        Begun(ORDER[3], (sample,), "turn", 1),
+        Begun(ORDER[0], (sample,), "replay", 2),
+        Begun(ORDER[5], (), "turn", 2),
     ]
     first = made.make(1)
     assert names(first.kept) == [ORDER[3], ORDER[1]] and made.on_the_way() == made.begun
@@ -282,7 +282,7 @@ def test_a_batch_waits_for_questions_in_flight_that_it_needs_also_in_the_last_pa
 
 def test_it_stops_where_too_few_questions_are_left_beside_those_that_are_begun_for_a_later_step(batches):
     made = batches(dynamic=True, scores=lambda name: (1.0, 1.0))
-    made.begun = [Begun(name, (), "turn", None, 2) for name in ORDER[4:]]
+    made.begun = [Begun(name, (), "turn", 2) for name in ORDER[4:]]
     with pytest.raises(Starved, match="8 others are in flight, and 2 groups are missing: lower --train.async_queue_size"):
         made.make(1)
 
@@ -291,7 +291,7 @@ def test_what_changed_options_do_not_allow_to_continue_is_begun_again(batches):
     made = batches()
     made.rollout.fits = lambda question, samples: question.question_id == ORDER[0] and len(samples) == 1
     sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
-    begun = [Begun(name, (sample,), "replay", 0.5, 2) for name in ORDER[:2]]
+    begun = [Begun(name, (sample,), "replay", 2) for name in ORDER[:2]]
     made.go_on(begun)
     assert made.begun == [begun[0], replace(begun[1], samples=(Sample(Prefix(), (), (), "unfinished"),) * 3)]
     made.selection.cache.commit_step(StepRecord(1, 0, 2, {}), [], waiting=made.begun)
@@ -302,7 +302,7 @@ def test_the_next_batch_waits_while_its_questions_are_in_flight(batches):
     assert not made.short
     made.out[1] = set(ORDER[1:])
     assert made.short
-    made.begun = [Begun(ORDER[0], (), "turn", None, 2)]  # a resumed run's: the batch had enough
+    made.begun = [Begun(ORDER[0], (), "turn", 2)]  # a resumed run's: the batch had enough
     assert not made.short
     made.begun = []
     made.committed(1)
@@ -327,6 +327,6 @@ def test_with_a_tail_more_groups_are_begun_and_those_that_wait_come_first_in_the
     assert made.rollout.asked == [ORDER[:4]]
     assert names(batch.kept) == [ORDER[1], ORDER[3]] and batch.dropped == [] and batch.metrics["groups"] == 4
     assert names(batch.waiting) == late and [group.begun for group in batch.waiting] == made.begun
-    assert [(group.asked, group.chance, group.due) for group in made.begun] == [("unfinished", None, 2)] * 2
+    assert [(group.asked, group.due) for group in made.begun] == [("unfinished", 2)] * 2
     late.clear()
     assert names(made.make(2).kept) == [ORDER[0], ORDER[2]] and made.rollout.asked[1] == [ORDER[0], ORDER[2], *ORDER[4:6]]

@@ -1,4 +1,4 @@
-"""Which questions a step asks: by turn, by age, by signal."""
+"""Which questions a step asks: by turn, by age."""
 
 import pytest
 
@@ -20,11 +20,11 @@ def cache(tmp_path):
 
 @pytest.fixture
 def run(cache):
-    """``steps(a, b)`` commits steps of 4 questions: those with an even number are half right, the others all right."""
+    """``steps(a, b)`` commits steps of 4 questions."""
 
-    def make(method, epoch=4.0):
+    def make(method):
         stream = QuestionStream(QUESTIONS, seed=3, episodes=9)
-        selection = Selection(stream, cache, method, epoch)
+        selection = Selection(stream, cache, method)
 
         def steps(first, last):
             asked = {}
@@ -32,7 +32,6 @@ def run(cache):
                 asked[step] = selection.choose(4, set(), step)
                 decisions = [decision(one, step) for one in asked[step]]
                 cache.commit_step(StepRecord(step, stream.episode, stream.position, {}), decisions)
-                selection.learn(d.visit for d in decisions)
             return asked
 
         return selection, steps
@@ -42,40 +41,29 @@ def run(cache):
 
 def decision(one, step):
     name = one.question.question_id
-    right = 8 if int(name[1:]) % 2 else 4
-    visit = Visit(name, step, 0, 0, 9, 8, right, "best", n_tokens=80, asked=one.reason, chance=one.chance)
+    visit = Visit(name, step, 0, 0, 9, 8, 4, "best", asked=one.reason)
     return CacheDecision(Path(name, (1,), None, "stop", 1.0, 1.0, step=step), visit)
 
 
-def test_without_signal_the_questions_come_in_the_order_of_the_data(run):
-    _, steps = run(Off(), epoch=None)
+def test_without_replays_the_questions_come_in_the_order_of_the_data(run):
+    _, steps = run(Off())
     asked = [one for some in steps(1, 4).values() for one in some]
     same = QuestionStream(QUESTIONS, seed=3, episodes=9).take(16)
     assert [one.question for one in asked] == same
-    assert {(one.reason, one.chance, one.bare) for one in asked} == {("turn", None, False)}
+    assert {(one.reason, one.bare) for one in asked} == {("turn", False)}
 
 
 def test_a_replaying_method_replays_the_least_recently_visited_and_starts_new_ones_bare(run):
-    _, steps = run(RPO(), epoch=None)
+    _, steps = run(RPO())
     asked = steps(1, 5)
     assert [one.reason for one in asked[1]] == ["turn"] * 4 and all(one.bare for one in asked[1])
     assert [one.reason for one in asked[5]] == ["replay"] * 3 + ["turn"]
     assert [one.bare for one in asked[5]] == [False] * 3 + [True]
 
 
-@pytest.mark.parametrize("method", [Off(), RPO()], ids=["off", "rpo"])
-def test_with_signal_most_of_a_batch_is_what_may_be_right_or_wrong(run, method):
-    _, steps = run(method)
-    late = [one for step, some in steps(1, 60).items() for one in some if step > 30]
-    chosen = [one for one in late if one.reason == "signal"]
-    assert len(chosen) == 3 * 30 and all(0 < one.chance < 1 for one in chosen)
-    assert sum(int(one.question.question_id[1:]) % 2 == 0 for one in chosen) > 0.8 * len(chosen)
-    assert not any(one.bare for one in chosen)
-
-
 def test_no_question_is_left_out_for_good(run):
     """One question a step comes in turn, so a pass over the 16 questions takes 16 steps."""
-    _, steps = run(Off())
+    _, steps = run(RPO())
     asked = steps(1, 96)
     for first in range(1, 65):
         seen = {one.question.question_id for step in range(first, first + 32) for one in asked[step]}
@@ -83,25 +71,14 @@ def test_no_question_is_left_out_for_good(run):
 
 
 def test_a_resumed_run_asks_the_same_questions(run, cache):
-    selection, steps = run(Off())
+    selection, steps = run(RPO())
     steps(1, 12)
     position = selection.stream.position
     first = steps(13, 20)
     cache.rollback(12)
-    again, steps = run(Off())
+    again, steps = run(RPO())
     again.stream.position = position
     assert steps(13, 20) == first
-
-
-def test_after_a_rollback_what_was_learned_since_is_forgotten(run, cache):
-    selection, steps = run(Off())
-    steps(1, 6)
-    position = selection.stream.position
-    first = steps(7, 9)
-    cache.rollback(6)
-    selection.forget()
-    selection.stream.position = position
-    assert steps(7, 9) == first
 
 
 def test_what_was_tried_in_this_step_is_not_asked_again(run):
@@ -112,19 +89,19 @@ def test_what_was_tried_in_this_step_is_not_asked_again(run):
 
 
 def test_groups_that_wait_come_first_and_count_among_those_asked(run):
-    selection, _ = run(Off(), epoch=None)
+    selection, _ = run(Off())
     sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
-    waiting = [Begun(name, (sample,), "unfinished", None, 2) for name in ("q07", "q03")]
+    waiting = [Begun(name, (sample,), "unfinished", 2) for name in ("q07", "q03")]
     asked = selection.choose(4, set(), 2, waiting)
     assert [one.question.question_id for one in asked[:2]] == ["q07", "q03"] and len(asked) == 4
     assert [(one.reason, one.begun) for one in asked] == [("unfinished", (sample,))] * 2 + [("turn", ())] * 2
 
 
 def test_the_next_turn_of_a_question_whose_group_is_unfinished_comes_later(run):
-    selection, _ = run(Off(), epoch=None)
+    selection, _ = run(Off())
     sample = Sample(Prefix(), (1,), (-1.0,), "unfinished")
     order = [one.question.question_id for one in selection.choose(16, set(), 1)]
-    again = selection.choose(16, set(), 2, [Begun(order[0], (sample,), "unfinished", None, 2)])
+    again = selection.choose(16, set(), 2, [Begun(order[0], (sample,), "unfinished", 2)])
     assert len(again) == 16 and selection.stream.postponed == [order[0]]
     third = {one.question.question_id for one in selection.choose(16, set(), 3)}
     assert order[0] in third and not selection.stream.postponed

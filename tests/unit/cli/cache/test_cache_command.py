@@ -204,7 +204,7 @@ def test_no_word_of_a_table_is_broken_on_a_narrow_terminal(folder, monkeypatch, 
     monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["cache", "history", str(folder), "aa01"]) == 0
     shown = Text.from_ansi(capsys.readouterr().out).plain.split()
-    assert {"prefix", "length", "rewarded", "outcome", "chance", "no_rewarded_sample"} <= set(shown)
+    assert {"prefix", "length", "rewarded", "outcome", "asked", "no_rewarded_sample"} <= set(shown)
 
 
 def test_without_standard_output_and_input_nothing_is_written_and_nothing_asked(folder, monkeypatch, capsys):
