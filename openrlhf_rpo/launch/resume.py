@@ -8,6 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
+from openrlhf_rpo.cache.history import CacheHistory
 from openrlhf_rpo.cache.session import SQLITE
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
@@ -26,7 +27,7 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
     url, where = cache_url(args), cache_name(args)
     checkpoints = Checkpoints.of_run(args)
     tag = checkpoints.latest() if args.ckpt.load_enable else None
-    copy = _copy_beside(args, tag)
+    copy = copy_beside(args, tag)
     if args.ckpt.load_enable and tag is None:
         print(f"No checkpoint below --ckpt.path {args.ckpt.path}: starting from step 0", flush=True)
     if copy and PathCache.is_missing(url):
@@ -38,10 +39,10 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
         with PathCache.open(url, fingerprints(args, questions, tokenizer)) as cache:  # refused while a run is alive
             if args.ckpt.load_enable:
                 tag = checkpoints.settle(critic=args.algo.advantage.estimator == "gae")  # newer if a run ended since
-                copy = _copy_beside(args, tag)
+                copy = copy_beside(args, tag)
             check_steps(args, cache.latest_step, tag)
             if tag and copy:
-                _check_history(cache, where, tag, copy)
+                check_history(cache, where, tag, copy)
             check_options(args, translated(cache.options), steering_options(args, questions), tag)
             if args.ckpt.load_enable:
                 _check_rows(cache)
@@ -51,7 +52,7 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
         raise CacheCorrupt(f"{error} That copy is {copy}: it is restored once the damaged file is removed.") from error
 
 
-def _copy_beside(args: SimpleNamespace, tag: str | None) -> str | None:
+def copy_beside(args: SimpleNamespace, tag: str | None) -> str | None:
     """The copy of the cache in checkpoint ``tag``; None where there is none."""
     if tag is None:
         return None
@@ -88,7 +89,7 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
         )
 
 
-def _check_history(cache: PathCache, where: str, tag: str, copy: str) -> None:
+def check_history(cache: CacheHistory, where: str, tag: str, copy: str) -> None:
     """Raises CacheError if the step of checkpoint ``tag`` was pruned, or is not the one the checkpoint was written after."""
     step = step_of(tag)
     if step < cache.kept_from and step not in cache.kept_steps:
@@ -109,7 +110,7 @@ def _check_history(cache: PathCache, where: str, tag: str, copy: str) -> None:
         )
 
 
-def _measured(cache: PathCache, step: int) -> str:
+def _measured(cache: CacheHistory, step: int) -> str:
     """The record of a step as text, seconds included, so that no other run of it has the same; NaN equals NaN."""
     return repr([(one.step, one.consumed, sorted(one.metrics.items())) for one in cache.records(step - 1)[:1]])
 

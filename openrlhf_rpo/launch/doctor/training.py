@@ -1,7 +1,6 @@
 """Checks of what a training command will read: model, template, data, reward, disk, cache. Nothing is written."""
 
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -31,13 +30,13 @@ from openrlhf_rpo.launch.preflight import (
     without_effect,
     written_folders,
 )
-from openrlhf_rpo.launch.resume import check_options, check_steps
+from openrlhf_rpo.launch.resume import check_history, check_options, check_steps, copy_beside
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.reward_pool import RewardLoadError
 from openrlhf_rpo.rollout.scoring import RewardFailures, check_reward_source, make_scorer
 from openrlhf_rpo.run.checkpoints import Checkpoints, keeps_best
-from openrlhf_rpo.run.files import cache_copy_path, cache_name, cache_url, fingerprints
+from openrlhf_rpo.run.files import cache_name, cache_url, fingerprints
 from openrlhf_rpo.run.steering import steering_options
 from openrlhf_rpo.training.passes import cannot_share
 from openrlhf_rpo.types import Question
@@ -365,8 +364,9 @@ def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any
     """The cache, and the step that the run will start from. Raises UsageError or CacheError."""
     where, url = cache_name(args), cache_url(args)
     tag = Checkpoints.of_run(args).latest() if args.ckpt.load_enable else None
+    copy = copy_beside(args, tag)
     if PathCache.is_missing(url):
-        if tag and os.path.exists(cache_copy_path(args, tag)):
+        if copy:
             return f"{where} is missing: the copy beside checkpoint {tag} will be restored"
         check_steps(args, 0, tag)
         return f"{where} does not exist yet: the run starts at step 0"
@@ -378,6 +378,8 @@ def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any
         if other:
             raise UsageError(f"{where} belongs to a run with another {listed(other)}: use another --ckpt.path")
         check_steps(args, cache.latest_step, tag)
+        if tag and copy:
+            check_history(cache, where, tag, copy)
         check_options(args, options, steering_options(args, questions), tag)
         latest = max(cache.latest_step, 0)
         start = f"the run resumes from checkpoint {tag}" if tag else "the run starts at step 0"

@@ -18,7 +18,7 @@ from openrlhf_rpo.launch.doctor.memory import GIB, ModelShape
 from openrlhf_rpo.launch.options import build_parser
 from openrlhf_rpo.launch.preflight import load_tokenizer
 from openrlhf_rpo.run.files import cache_copy_path, cache_url
-from openrlhf_rpo.types import Question
+from openrlhf_rpo.types import Question, StepRecord
 
 
 def found(document: dict, topic: str, level: str) -> str:
@@ -268,7 +268,7 @@ def test_a_cache_that_holds_steps_fails_unless_the_run_resumes(doctor, parse, us
     assert "a run with another data" in found(doctor(data__prompt_dataset=other), "cache", FAIL)
 
 
-def test_checkpoints_whose_cache_is_lost_fail_unless_the_run_resumes(doctor, parse, usual, commit_steps):
+def test_checkpoints_whose_cache_is_lost_or_another_one_fail_unless_the_run_resumes(doctor, parse, usual, commit_steps):
     """As in the run itself, whose first checkpoint would replace them."""
     args = parse(**usual)
     commit_steps(args, 1)
@@ -276,6 +276,12 @@ def test_checkpoints_whose_cache_is_lost_fail_unless_the_run_resumes(doctor, par
     copy.parent.mkdir(parents=True)
     with PathCache.open(cache_url(args)) as cache:
         cache.copy_to(str(copy))
+    assert "the run resumes from checkpoint global_step1" in found(doctor(ckpt__load_enable=True), "cache", PASS)
+    with PathCache.open(cache_url(args)) as cache:
+        cache.rollback(0)
+        cache.commit_step(StepRecord(1, 0, 4, {"reward": 0.5}), [])
+    said = found(doctor(ckpt__load_enable=True), "cache", FAIL)
+    assert "its step 1 is not the one that the checkpoint global_step1 was written after" in said
     Path(cache_url(args).removeprefix("sqlite:///")).unlink()
     assert "holds the checkpoints of a run, up to global_step1" in found(doctor(), "cache", FAIL)
     assert "the copy beside checkpoint global_step1 will be restored" in found(doctor(ckpt__load_enable=True), "cache", PASS)
