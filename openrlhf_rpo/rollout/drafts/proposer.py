@@ -20,6 +20,10 @@ from openrlhf_rpo.rollout.drafts.pace import Pace, abreast
 from openrlhf_rpo.rollout.drafts.sampler import CoupledSampler
 from openrlhf_rpo.rollout.drafts.speculation import GROUP
 
+LOGITS = 2**30
+"""Bytes of float32 logits that a pass may spend on drafted tokens. vLLM's profile sets aside a row of logits a request for
+them, which with a large vocabulary is more; a row for each of 15 tokens of 1,024 requests would run out of memory."""
+
 
 @dataclass
 class _Group:
@@ -35,6 +39,9 @@ class Proposer:
 
     def __init__(self, vllm_config: VllmConfig) -> None:
         self.most = vllm_config.speculative_config.num_speculative_tokens
+        vocabulary = vllm_config.model_config.get_vocab_size()
+        self.rows = max(vllm_config.scheduler_config.max_num_seqs, LOGITS // (4 * vocabulary))
+        """Tokens that may be drafted in a pass, all requests together."""
         self.max_len = vllm_config.model_config.max_model_len
         self.runner: Any = None
         self.groups: dict[str, _Group] = {}
@@ -74,8 +81,9 @@ class Proposer:
             self._count(sampled_token_ids)
         if not self.groups or not self.pays(sampled_token_ids):
             return [[] for _ in sampled_token_ids]
+        most = min(self.most, max(1, self.rows // len(sampled_token_ids)))
         return [
-            self._draft(row, token_ids_cpu[row, : num_tokens_no_spec[row]]) if sampled else []
+            self._draft(row, token_ids_cpu[row, : num_tokens_no_spec[row]], most) if sampled else []
             for row, sampled in enumerate(sampled_token_ids)
         ]
 
@@ -91,14 +99,14 @@ class Proposer:
                 group.accepted += min(len(sampled) - 1, drafted)
         self.last = {}
 
-    def _draft(self, row: int, tokens: np.ndarray) -> list[int]:
+    def _draft(self, row: int, tokens: np.ndarray, most: int) -> list[int]:
         request = self.runner.input_batch.req_ids[row]
         asked = (self.runner.requests[request].sampling_params.extra_args or {}).get(GROUP)
         if asked is None:
             return []
         name, start = asked
         group = self.groups[name]
-        draft = group.paths.after(tokens[start:], min(self.most, self.max_len - 1 - len(tokens)))
+        draft = group.paths.after(tokens[start:], min(most, self.max_len - 1 - len(tokens)))
         if draft:
             group.drafted += len(draft)
             self.last[request] = group, len(draft)

@@ -13,7 +13,7 @@ from openrlhf_rpo.rollout.drafts.proposer import ThriftyProposer
 
 CONFIG = SimpleNamespace(
     speculative_config=SimpleNamespace(num_speculative_tokens=2),
-    model_config=SimpleNamespace(max_model_len=64),
+    model_config=SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 256),
     scheduler_config=SimpleNamespace(max_num_seqs=8),
 )
 
@@ -46,6 +46,16 @@ def test_engines_that_draft_weight_rejected_tokens(proposer):
 
 def ask(proposer, sampled, tokens):
     return proposer.propose([sampled], np.array([len(tokens)]), np.array([tokens]))
+
+
+@pytest.mark.parametrize(("requests", "drafts"), [(1, [6, 7]), (5, [6, 7]), (6, [6]), (20, [6])])
+def test_many_requests_get_shorter_drafts_so_that_their_logits_fit(proposer, monkeypatch, requests, drafts):
+    monkeypatch.setattr(proposer_module, "LOGITS", 11 * 4 * 256)
+    made = ThriftyProposer(CONFIG)
+    made.remember(proposer.runner, "g", [np.array([5, 6, 7, 8], np.int32).tobytes()])
+    proposer.runner.input_batch.req_ids = ["r"] * requests
+    proposed = made.propose([[5]] * requests, np.full(requests, 2), np.full((requests, 2), [1, 5]))
+    assert proposed == [drafts] * requests
 
 
 def test_what_a_plain_pass_follows_is_counted_and_nothing_is_looked_for(proposer):
