@@ -26,7 +26,7 @@ BENCHMARKS = {  # name -> module below lab, what it measures
     "kill-resume": ("kill_resume", "runs killed at random moments, resumed, and compared bit for bit"),
     "soak": ("soak", "a long run under random faults, compared with an undisturbed one"),
     "residual": ("residual", "what verified reuse loses by guessing the residual, and what the exact one costs"),
-    "uses": ("uses", "GRPO and RAFT with drafts, chosen questions, and a stopped tail: accuracy, tokens, seconds"),
+    "uses": ("uses", "GRPO and RAFT with drafts and a stopped tail: accuracy, tokens, seconds"),
     "async": ("asynchronous", "asynchronous against synchronous training: seconds and accuracy"),
     "drafts": ("drafts", "rollouts with stored paths as drafts: seconds, and whether the samples are the same"),
     "cache-scale": ("scale.cache_scale", "the path cache from 1,000 to 100,000 questions"),
