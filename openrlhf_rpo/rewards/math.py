@@ -1,33 +1,31 @@
 r"""Accuracy of a mathematical answer: 1.0 if it equals the label, else 0.0.
 
-The answer is the content of the last \boxed{...} in the response or, without a box, what follows an anchor such as "the
-final answer is". A number elsewhere in the text does not count, so a truncated response is not rewarded by luck. Answers are
+The answer is the content of the last \boxed{...} in the response or, without a box, what follows the last "the answer is" or
+"answer:". A number elsewhere in the text does not count, so a truncated response is not rewarded by luck. Answers are
 equal if their text is, or if math-verify (https://github.com/huggingface/Math-Verify) says so: \frac{84}{2} equals 42.
 What it misreads is rewritten for it: 12\,345, which it would multiply, and 4.5e33, which is then read both ways, as e may
-be Euler's number. It compares six decimals, so two plain numbers must also be within a thousandth of each other.
+be Euler's number. It compares six decimals, so numbers below a thousandth must also be within a thousandth of each other.
 
 Degenerate cases: no answer, an empty or unclosed box, or an expression that cannot be parsed or compared in time
 (\boxed{9^{9^{9}}}) gives 0.0. With a label that cannot be parsed only the same text in the box gives 1.0; ``unparsable``
 finds such labels before a run starts. (The reference then gives every response 1.0.)
 """
 
+import itertools
 import re
 import threading
 from collections.abc import Iterable
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from sympy import Eq, Expr, Rational
 
 _BOX = re.compile(r"\\boxed\s*\{")
 # 12\,345 and 12 345 678; not 1.234 567
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|[~ \u00a0\u2009\u202f])\d{3})+(?!\d)")
-# 4.5, 4.5e33, $4.5 \times 10^{33}$
 _DIGITS, _POWER = r"(\d+(?:\.\d*)?|\.\d+)", r"([+-]?\d{1,4})"
-_NUMBER = re.compile(
-    rf"\$?\s*([+-]?)\s*{_DIGITS}(?:[eE]{_POWER}|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*{_POWER}\s*\}}?)?\s*\$?"
-)
+_SAID = re.compile(r"(?i)\banswer(?:\s+(?:to|for)\b[^.:\n]{0,80}?)?(?:\s+is\b|\W{0,3}[:=])")
 _ABOUT = re.compile(r"^\s*\\(?:approx|sim)(?![a-zA-Z])")
 _EXPONENT = re.compile(rf"(?<![\w.\\]){_DIGITS}[eE]{_POWER}(?![\w.])")
 _ANSWER = (
@@ -46,11 +44,9 @@ def math_reward(response: str, label: str) -> float:
     box = last_boxed(response)
     if box and box == label.strip():
         return 1.0
-    if box == "" or box and _apart(box, label):
-        return 0.0
-    answer = _parse(response, _ANSWER) if box is None else _read(box.removesuffix("."))
+    answer = _said(response) if box is None else _read(box.removesuffix(".")) if box else []
     gold = _gold(label) if answer else ()
-    return float(bool(gold) and verify(list(gold), answer, timeout_seconds=_seconds()))
+    return float(any(_equal(*pair) for pair in itertools.product(gold, answer)))
 
 
 def parses(label: str) -> bool:
@@ -100,16 +96,26 @@ def _boxed(expression: str) -> str:
     return f"\\boxed{{{expression}}}"
 
 
-def _apart(answer: str, label: str) -> bool:
-    """Whether both are plain numbers more than a thousandth apart."""
-    one, other = _number(answer), _number(label)
-    return None not in (one, other) and abs(one - other) > abs(other) / 1000
+def _said(response: str) -> list[Any]:
+    """What the text after the last "answer is" may mean."""
+    found = list(_SAID.finditer(response))
+    return _parse(f"The final answer is {response[found[-1].end() :]}", _ANSWER) if found else []
 
 
-def _number(text: str) -> Decimal | None:
-    """The value of a plainly written number; None for any other text."""
-    found = _NUMBER.fullmatch(text.strip())
-    return found and Decimal(f"{found[1]}{found[2]}e{found[3] or found[4] or 0}")
+def _equal(gold: Any, answer: Any) -> bool:
+    if not verify(gold, answer, timeout_seconds=_seconds()):
+        return False
+    one, other = _small(gold), _small(answer)
+    return one is None or other is None or bool(abs(one - other) <= abs(one) / 1000)
+
+
+def _small(meaning: Any) -> Any:
+    """The value of a number below a thousandth; None for anything else."""
+    value = meaning.rhs if isinstance(meaning, Eq) else meaning
+    if not isinstance(value, Expr) or value.free_symbols:
+        return None
+    value = value.evalf()
+    return value if value.is_real and abs(value) < Rational(1, 1000) else None
 
 
 def _parse(text: str, config: tuple[Any, ...]) -> list[Any]:

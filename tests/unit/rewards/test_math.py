@@ -35,6 +35,11 @@ from openrlhf_rpo.rewards.math import last_boxed, math_reward, parses, unparsabl
         (r"\boxed{2e - 3}", "2e-3"),  # Euler's number
         (r"\boxed{0.333333}", r"\frac{1}{3}"),
         (r"\boxed{\approx 3.14}", "3.14"),
+        (r"\boxed{1 \times 10^{-7}}", r"\frac{1}{10^7}"),
+        (r"\boxed{0.0000000715}", r"\frac{1}{13983816}"),
+        (r"\boxed{50}", r"50\%"),
+        ("42, I think. **Answer:** 42", "42"),
+        ("The answer to the first question is 7. So the answer is thus 42.", "42"),
     ],
 )
 def test_an_equal_answer_is_worth_1(response, label):
@@ -47,6 +52,8 @@ def test_an_equal_answer_is_worth_1(response, label):
         (r"\boxed{41}", "42"),
         ("", "42"),
         ("I bought 42 apples and then", "42"),  # a truncated response holds numbers, not an answer
+        ("To check the answer, note that there are 42 apples and", "42"),
+        ("The answer is 42. No: the answer is 41", "42"),
         (r"\boxed{42", "42"),
         (r"\boxed{}", "42"),
         (r"\boxed{}", ""),
@@ -57,6 +64,11 @@ def test_an_equal_answer_is_worth_1(response, label):
         (r"\boxed{0.0000001}", "0.0000005"),
         (r"\boxed{1.7 \times 10^{-19}}", r"$1.6 \times 10^{-19}$"),
         (r"\boxed{1e-7}", "0"),
+        (r"\boxed{0.0}", r"\frac{1}{13983816}"),
+        (r"\boxed{0.0}", r"p = \frac{1}{13983816}"),
+        (r"\boxed{0.0000001}", r"\frac{1}{13983816}"),
+        (r"\boxed{\frac{1}{2^{70}}}", r"\frac{1}{2^{60}}"),
+        (r"\boxed{10^{-20}}", r"1.6 \times 10^{-19}"),
     ],
 )
 def test_no_or_another_answer_is_worth_0(response, label):
