@@ -34,7 +34,7 @@ from openrlhf_rpo.run.checkpoints import Checkpoints
 from openrlhf_rpo.run.files import cache_url, fingerprints, model_place
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
 from openrlhf_rpo.run.phases import PhaseClock
-from openrlhf_rpo.run.publishing import Publisher
+from openrlhf_rpo.run.publishing import PRUNE_EVERY, Publisher
 from openrlhf_rpo.run.samples import SampleLog
 from openrlhf_rpo.run.steering import steering_options
 from openrlhf_rpo.training.experience_maker import RPOExperienceMaker, in_sample_order
@@ -339,6 +339,8 @@ class _RPOTrainer(BasePPOTrainer):
                 f"the checkpoint of step {step} cannot be seen on the driver's node any more: is the file system of "
                 f"--ckpt.path {self.args.ckpt.path} still there?"
             )
+        if not saves and step % PRUNE_EVERY == 0:
+            self.publisher.prune(step)
 
     def close(self) -> None:
         if self.rollout.scorer is not None:

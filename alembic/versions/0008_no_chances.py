@@ -14,7 +14,8 @@ KEYS = {"visits": ["question_id", "step"], "unfinished": ["step", "question_id",
 def upgrade() -> None:
     with context.script.get_revision("0003").module.renewed(KEYS):
         for table in KEYS:
-            op.drop_column(table, "chance")
+            with op.batch_alter_table(table) as columns:  # SQLite drops none before 3.35
+                columns.drop_column("chance")
 
 
 def downgrade() -> None:

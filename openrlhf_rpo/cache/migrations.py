@@ -10,11 +10,13 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, inspect
+from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache.columns import BadValue
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, CacheNewer, CacheOlder, cure_of
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.sqlite import check_objects, check_tables, structure_damages
+from openrlhf_rpo.cache.upkeep import damages
 
 
 def scripts_folder() -> pathlib.Path:
@@ -39,7 +41,7 @@ def schema_state(connection: Connection, where: str) -> Literal["none", "older",
 def upgrade(connection: Connection, where: str) -> None:
     """Make the schema, or upgrade it, in the transaction of ``connection``. ``where`` names the database in messages.
 
-    Raises as ``schema_state`` does, and ``CacheCorrupt`` for a damaged file or rows: checksums are never made of those.
+    Raises as ``schema_state`` does, and ``CacheCorrupt`` for a damaged file or rows.
     """
     state = schema_state(connection, where)
     if state == "current":
@@ -54,9 +56,11 @@ def upgrade(connection: Connection, where: str) -> None:
         return
     try:
         command.upgrade(alembic, "head")
+        _revisions(connection, where)
+        for damage in damages(Session(connection), decode=False):  # in tables that no migration changed, too
+            raise BadValue(damage)
     except BadValue as error:
         raise CacheCorrupt(f"Path cache {where} is damaged ({error}), and was not upgraded. {cure_of(where)}") from error
-    _revisions(connection, where)
 
 
 def check_revision(connection: Connection, where: str) -> None:

@@ -12,6 +12,9 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import LARGE_CACHE, VERSIONS_OF_A_LARGE_CACHE
 from openrlhf_rpo.run.checkpoints import Checkpoints, step_of
 
+PRUNE_EVERY = 10
+"""Steps after which replaced paths are deleted where no checkpoint is written."""
+
 
 class Publisher:
     """Publishes one checkpoint at a time, in a thread. ``keep_versions``: of ``--rpo.cache``.
@@ -48,17 +51,21 @@ class Publisher:
             return
         (tag, published), self._pending = self._pending, None
         published.result()
-        self._prune(step_of(tag))
+        self.prune(step_of(tag))
 
     def _publish(self, tag: str, snapshot: Snapshot) -> None:
         with snapshot:
             self.checkpoints.publish(tag, snapshot.copy_to)
         print(f"Checkpoint {tag} is complete", flush=True)
 
-    def _prune(self, step: int) -> None:
-        """Delete replaced paths (``--rpo.cache.keep_versions``), except those that a checkpoint may roll back to."""
+    def prune(self, step: int) -> None:
+        """Delete paths replaced long before the committed ``step`` (``--rpo.cache.keep_versions``).
+
+        Those that a checkpoint may roll back to stay.
+        """
         keep = self.keep_versions
         if keep is None and self.cache.size() > LARGE_CACHE:
             keep = VERSIONS_OF_A_LARGE_CACHE
         if keep is not None:
-            self.cache.prune(step - keep, self.checkpoints.steps())
+            begun = {step_of(self._pending[0])} if self._pending else set()
+            self.cache.prune(step - keep, self.checkpoints.steps() | begun)

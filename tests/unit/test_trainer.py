@@ -69,6 +69,17 @@ def test_a_checkpoint_that_the_drivers_node_does_not_see_ends_the_run():
         _RPOTrainer.checkpoint(run, 4, {})
 
 
+@pytest.mark.parametrize(("step", "pruned"), [(10, [10]), (11, []), (12, []), (20, [20])])
+def test_without_a_checkpoint_the_cache_is_pruned_now_and_then(step, pruned):
+    found = []
+    run = SimpleNamespace(args=SimpleNamespace(ckpt=SimpleNamespace(save_steps=12, disable_ds=False)))
+    run.publisher = SimpleNamespace(wait=lambda: None, begin=lambda tag: True, prune=found.append)
+    run.checkpoints = SimpleNamespace(staging_cleared_on_error=nullcontext)
+    run.client_states = run.save_logs_and_checkpoints = lambda *_: None
+    _RPOTrainer.checkpoint(run, step, {})
+    assert found == pruned
+
+
 @pytest.mark.parametrize(("step", "tail", "has"), [(3, 1, True), (4, 1, False), (5, 1, True), (4, 0.5, True), (8, 1, True)])
 def test_a_step_may_have_a_checkpoint_if_one_is_due_or_its_evaluation_may_be_the_best(step, tail, has):
     args = SimpleNamespace(ckpt=SimpleNamespace(save_steps=5), eval=SimpleNamespace(steps=3))

@@ -188,6 +188,18 @@ def test_a_damaged_row_gets_no_new_checksum(cache, url, visit, reopen, of, damag
     assert revision(url) == of
 
 
+def test_a_damaged_row_of_a_table_that_no_migration_changes_is_found_too(cache, url, reopen) -> None:
+    cache.close()
+    downgrade(url, "0007")
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE paths SET score = -1 WHERE id = 2")
+    engine.dispose()
+    with pytest.raises(CacheCorrupt, match=r"path 2 of .* is damaged \(its checksum differs\)\), and was not upgraded"):
+        reopen()
+    assert revision(url) == "0007"
+
+
 def test_a_copy_of_the_first_schema_is_restored_and_upgraded(cache, url, file, reopen, tmp_path) -> None:
     copy = tmp_path / "copy.db"
     expected = list(cache.iter_paths())
@@ -241,7 +253,7 @@ def test_an_installed_package_finds_the_scripts_that_travel_with_it(tmp_path, mo
         assert cache.latest_step == -1
 
 
-def test_a_migration_that_dies_half_way_leaves_nothing(tmp_path) -> None:
+def test_a_new_cache_that_dies_half_way_leaves_nothing(tmp_path) -> None:
     code = f"""
 import os
 from sqlalchemy import event, Engine
@@ -261,3 +273,29 @@ PathCache.open("sqlite:///{tmp_path}/cache.db", {{}})
         assert connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar() == 0
     engine.dispose()
     PathCache.open(f"sqlite:///{tmp_path}/cache.db", {}).close()
+
+
+def test_an_upgrade_that_dies_in_its_last_migration_leaves_the_former_schema(tmp_path, visit) -> None:
+    url = f"sqlite:///{tmp_path}/cache.db"
+    with PathCache.open(url, {}) as cache:
+        cache.mark_initialised()
+        cache.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(None, visit("q", 1))])
+        visits = cache.visits("q")
+    downgrade(url, "0005")
+    code = f"""
+import os
+from sqlalchemy import event, Engine
+from openrlhf_rpo.cache import PathCache
+
+@event.listens_for(Engine, "after_cursor_execute")
+def die(connection, _cursor, statement, *_rest):
+    if "RENAME TO unfinished" in statement and connection.engine.url.database:  # not the trial in memory
+        os._exit(9)
+
+PathCache.open("{url}", {{}})
+"""
+    child = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=60)
+    assert child.returncode == 9 and revision(url) == "0005"
+    with PathCache.open(url, {}) as upgraded:
+        assert upgraded.verify() == [] and upgraded.visits("q") == visits
+    assert revision(url) == "0008"

@@ -104,6 +104,12 @@ def test_a_run_that_no_method_of_today_goes_on_with_says_so(changes):
     assert of(options(**changes))["rpo.method"] == "none of this version"
 
 
+def test_a_run_that_chose_its_questions_goes_on_only_if_that_is_allowed():
+    stored = {"rpo.method": '"off"', "rpo.select": '"signal"'}
+    assert translated(stored)["rpo.method"] == '"none of this version"'
+    assert translated(stored | {"rpo.select": '"uniform"'})["rpo.method"] == '"off"'
+
+
 def test_a_run_of_today_is_as_it_is():
     stored = {"rpo.method": '"rpo"', "rpo.cut.max": '"ratio:1"'}
     assert translated(stored) == stored

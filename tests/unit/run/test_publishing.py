@@ -146,8 +146,21 @@ def test_an_error_of_the_run_comes_first_and_what_was_begun_is_completed(cache, 
 def test_a_large_cache_keeps_the_last_versions_and_what_checkpoints_need(option, size, kept_from):
     pruned = []
     cache = SimpleNamespace(size=lambda: size, prune=lambda *what: pruned.append(what))
-    Publisher(SimpleNamespace(steps=lambda: {5, 100}), cache, option)._prune(100)
+    Publisher(SimpleNamespace(steps=lambda: {5, 100}), cache, option).prune(100)
     assert pruned == ([] if kept_from is None else [(kept_from, {5, 100})])
+
+
+def test_what_is_being_published_is_not_pruned(cache, checkpoints, held):
+    with Publisher(checkpoints, cache, 1) as publisher:
+        for step in (1, 2):
+            commit(cache, step)
+        stage(checkpoints, "global_step2")
+        publisher.begin("global_step2")
+        for step in range(3, 11):
+            commit(cache, step)
+        publisher.prune(10)
+        assert cache.kept_from == 9 and cache.kept_steps == [0, 2]
+        held.set()
 
 
 def test_an_early_best_checkpoint_keeps_its_own_paths_and_not_those_after_it(cache, checkpoints):
