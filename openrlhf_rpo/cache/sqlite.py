@@ -73,7 +73,11 @@ def _read_only_url(file: pathlib.Path) -> URL:
             query["mode"] = "rw"
         else:
             query["immutable"] = "1"
-    return URL.create("sqlite", database=f"file:{urllib.parse.quote_from_bytes(os.fsencode(file.absolute()))}", query=query)
+    return URL.create("sqlite", database=_uri(file), query=query)
+
+
+def _uri(file: pathlib.Path) -> str:
+    return f"file:{urllib.parse.quote_from_bytes(os.fsencode(file.absolute()))}"
 
 
 def make_folder(file: pathlib.Path) -> None:
@@ -155,7 +159,7 @@ def structure_damages(connection: Connection) -> list[str]:
 def backup(source: Connection, target: pathlib.Path) -> None:
     """Write what the transaction of ``source`` reads to ``target``: one file, atomically and synced to disk."""
     with replacing(target) as temporary, readable_errors(str(target)):
-        with contextlib.closing(sqlite3.connect(temporary)) as copy:
+        with _private(temporary) as copy:
             cast(sqlite3.Connection, source.connection.driver_connection).backup(copy)
         make_one_file(temporary)
 
@@ -170,8 +174,16 @@ def memory_copy(connection: sqlite3.Connection) -> Engine:
 
 def make_one_file(file: pathlib.Path) -> None:
     """Turn off the write-ahead log; otherwise even reading the copy would create one beside it."""
-    with contextlib.closing(sqlite3.connect(file)) as connection:
+    with _private(file) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
+
+
+@contextlib.contextmanager
+def _private(file: pathlib.Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a file that nobody else knows, without locks: checkpoints may lie where there are none."""
+    with contextlib.closing(sqlite3.connect(f"{_uri(file)}?vfs=unix-none", uri=True)) as connection:
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # without locks there is no log that others could read
+        yield connection
 
 
 def size(connection: Connection) -> int:

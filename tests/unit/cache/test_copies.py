@@ -4,12 +4,14 @@ import contextlib
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache import PathCache, sqlite
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, CacheLocked, CacheUnwritable
 from openrlhf_rpo.cache.models import Base
 from openrlhf_rpo.cache.session import make_engine, parse_url
@@ -48,6 +50,25 @@ def test_a_copy_holds_the_cache_of_its_moment(cache, commit, copy, reopen, url) 
         assert restored.initialised and restored.latest_step == 1
         assert (restored.paths(["q", "r"]), restored.visits(["q"]), restored.records()) == expected
         commit(restored, 2, {"q": (7,)})
+
+
+def test_a_copy_needs_no_locks_of_its_file_system(cache, tmp_path, monkeypatch) -> None:
+    """Here another program holds those of the file."""
+    if cache._database.engine.dialect.name != "sqlite":
+        pytest.skip("rows are copied, not pages")
+    target = tmp_path / "temporary.db"
+    monkeypatch.setattr(sqlite, "replacing", lambda path: contextlib.nullcontext(path))
+    hold = (
+        "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", hold, target], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        holder.stdout.readline()
+        cache.copy_to(str(target))
+    finally:
+        holder.communicate()
+    with PathCache.open_to_read(f"sqlite:///{target}") as copied:
+        assert list(copied.iter_paths()) == list(cache.iter_paths()) and copied.verify() == []
 
 
 def test_a_snapshot_is_of_its_moment_whichever_thread_copies_it_and_whatever_is_committed(cache, commit, copy) -> None:
