@@ -152,6 +152,7 @@ def train_all(
         check_folder(job.run, job.words, job.data)
     settings = {"command": _without_folders(command), "data": _relative(jobs[0].data)}
     result = StudyResult.open(args.out, study, settings)
+    result.check_writable()
     for job in jobs:
         _check_part(args, job, result.parts.get(job.run.name, {}))
     if args.finished:

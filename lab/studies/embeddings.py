@@ -13,7 +13,7 @@ import numpy as np
 from openrlhf_rpo.errors import UsageError, reason_of
 from openrlhf_rpo.launch.model_code import file_with_code
 
-_BATCH = 64
+_BATCH = 64  # texts, and windows in one pass
 
 
 class Embedder:
@@ -31,12 +31,18 @@ class Embedder:
             self._model = AutoModel.from_pretrained(model).to(self._device).float().eval()
         except (OSError, ValueError) as error:
             raise UsageError(f"--embedder {model}: cannot be loaded: {reason_of(error)}") from error
+        if not self._tokenizer.is_fast:
+            raise UsageError(f"--embedder {model}: it has no fast tokenizer, which splits long texts into windows")
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
-        self._longest = self._model.config.to_dict().get("max_position_embeddings") or 512
+        positions = self._model.config.to_dict().get("max_position_embeddings") or 512
+        self._longest = min(positions, self._tokenizer.model_max_length)  # 10^30 if the tokenizer names none
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """[texts, hidden], each row of length 1. Texts are truncated to the model's context."""
+        """[texts, hidden], each row of length 1.
+
+        A text beyond the model's context is read in consecutive windows of it; its mean is over the tokens of all windows.
+        """
         import torch
 
         rows = []
@@ -47,13 +53,21 @@ class Embedder:
                     padding=True,
                     truncation=True,
                     max_length=self._longest,
+                    return_overflowing_tokens=True,
                     return_tensors="pt",
                 ).to(self._device)
-                states = self._model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-                weights = batch["attention_mask"].unsqueeze(-1)
-                mean = (states * weights).sum(1) / weights.sum(1)
+                text_of, mask = batch["overflow_to_sample_mapping"], batch["attention_mask"]  # a row per window
+                sums = torch.cat(list(map(self._sums, batch["input_ids"].split(_BATCH), mask.split(_BATCH))))
+                counts = mask.sum(1, keepdim=True)
+                n = int(text_of[-1]) + 1
+                total = sums.new_zeros(n, sums.shape[1]).index_add_(0, text_of, sums)
+                mean = total / counts.new_zeros(n, 1).index_add_(0, text_of, counts)
                 rows.append(torch.nn.functional.normalize(mean, dim=-1).cpu().numpy())
         return np.concatenate(rows)
+
+    def _sums(self, ids: Any, mask: Any) -> Any:
+        """[windows, hidden]: the sum of each window's states. ``ids``, ``mask``: [windows, tokens]."""
+        return (self._model(input_ids=ids, attention_mask=mask).last_hidden_state * mask.unsqueeze(-1)).sum(1)
 
 
 def mean_cosine(vectors: np.ndarray) -> float:

@@ -12,7 +12,6 @@ from typing import Any
 from lab.plot import save_plot
 from lab.studies import sampling
 from lab.training_plot import BLUE, ORANGE
-from openrlhf_rpo.evaluation.result import StudyResult
 
 PAPER_MINUTES = {"1.5B, 7k questions, A100": {"1": 32.11, "4": 21.45, "8": 13.98}}
 """Minutes by number of GPUs (the paper's table of cache pool initialization)."""
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the missing numbers of engines, then summarize."""
-    result = StudyResult.open(args.out, "init-time", sampling.settings(args))
+    result = sampling.open_result(args, "init-time", sampling.settings(args))
     names = [str(n) for n in dict.fromkeys(args.engines)]
     for name in result.missing(names):
         result.add(name, measure(args, int(name)))

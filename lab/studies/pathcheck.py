@@ -16,7 +16,6 @@ from lab.plot import save_plot
 from lab.studies import continuations, sampling
 from lab.studies.cuts import parse_cut
 from lab.studies.fisher import fewer_by_chance
-from openrlhf_rpo.evaluation.result import StudyResult
 
 DEPTHS = (25, 50, 75, 90)
 LEVEL = 0.05
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure the questions that are missing, then summarize."""
     depths = sorted(set(args.depths))
     cuts = [parse_cut(f"{100 - depth}%") for depth in (0, *depths)]
-    result = StudyResult.open(args.out, "pathcheck", continuations.settings(args, cuts))
+    result = sampling.open_result(args, "pathcheck", continuations.settings(args, cuts))
     continuations.measure(args, result, cuts)
     result.finish(summarize(list(result.parts.values()), depths, args.samples))
     sampling.show(args, result)

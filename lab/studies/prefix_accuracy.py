@@ -13,7 +13,6 @@ from typing import Any
 from lab.plot import save_plot
 from lab.studies import continuations, sampling
 from lab.studies.cuts import Cut, parse_cut
-from openrlhf_rpo.evaluation.result import StudyResult
 
 CUTS = ("5%", "10%", "25%", "50%", "75%", "90%", "100%")
 
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the questions that are missing, then summarize."""
-    result = StudyResult.open(args.out, "prefix-accuracy", continuations.settings(args, args.cuts))
+    result = sampling.open_result(args, "prefix-accuracy", continuations.settings(args, args.cuts))
     continuations.measure(args, result, args.cuts)
     result.finish(summarize(list(result.parts.values()), args.cuts, args.samples))
     sampling.show(args, result)

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     settings = sampling.settings(args, "samples", "lengths", "embedder") | {"cuts": cuts}
     if args.embedder is not None:
         settings["embedder_weights"] = weights_fingerprint(args.embedder)
-    result = StudyResult.open(args.out, "prefix-similarity", settings)
+    result = sampling.open_result(args, "prefix-similarity", settings)
     if result.figures is None:
         _measure(args, result)
     result.finish(summarize(list(result.parts.values())))

@@ -96,6 +96,13 @@ def settings(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return values
 
 
+def open_result(args: argparse.Namespace, study: str, values: dict[str, Any]) -> StudyResult:
+    """The file ``--out``, new or continued. Raises ResultError for other settings, or if it cannot be written."""
+    result = StudyResult.open(args.out, study, values)
+    result.check_writable()
+    return result
+
+
 def unfinished(result: StudyResult, questions: Sequence[Question], text: str) -> Iterator[tuple[Sequence[Question], Any]]:
     """Chunks of the questions that are not in ``result`` yet, and a function that advances their progress bar by one."""
     missing = set(result.missing(q.question_id for q in questions))

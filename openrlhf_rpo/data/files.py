@@ -14,6 +14,7 @@ from openrlhf_rpo.errors import UsageError, reason_of
 _DEEPEST = 60  # pyarrow's types nest up to 64 deep
 _LONGEST_LINE = 2**26  # bytes
 _LONGEST_ARRAY = 2**28  # bytes; all of it is in memory several times
+_SAVED = ("state.json", "dataset_info.json", "dataset_dict.json")  # what ``save_to_disk`` writes beside rows
 _READERS_RAISE = (OSError, ValueError, RuntimeError, LookupError, TypeError, pickle.UnpicklingError)
 
 
@@ -40,6 +41,12 @@ def readable(names: Sequence[str], flag: str = "", config: str | None = None, sp
         raise UsageError(f"{shown}: {_not_fetched(names, config, split, error)}") from error
     except (*_READERS_RAISE, DatasetsError) as error:
         raise UsageError(f"{shown}: cannot be read: {reason_of(error.__cause__ or error)}") from error
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether ``save_to_disk`` of ``datasets`` wrote this folder: a data set, or several splits (as ``load_from_disk``)."""
+    state, info, splits = (folder / name for name in _SAVED)
+    return state.is_file() and info.is_file() or splits.is_file()
 
 
 def _not_fetched(names: Sequence[str], config: str | None, split: str, error: Exception) -> str:
@@ -85,7 +92,8 @@ def _check(name: str, flag: str) -> None:
         try:
             if file.suffix not in _CHECKS or not file.is_file():
                 raise _Bad(f": a data file's name must end in {', '.join(_CHECKS)}")
-            _CHECKS[file.suffix](file)
+            check = _check_object if file.name in _SAVED and is_saved(path) else _CHECKS[file.suffix]
+            check(file)
         except _Bad as error:
             raise UsageError(f"{flag} {file}{error}".strip()) from error
         except OSError as error:
@@ -117,6 +125,12 @@ def _check_json(file: Path) -> None:
         if not rows:
             raise _Bad(": the data set is empty: the file has no rows")
         numbers.check()
+
+
+def _check_object(file: Path) -> None:
+    """One object, on any number of lines: no rows, but what ``save_to_disk`` says about them."""
+    content = file.read_bytes()
+    _check_row(_parsed(content, ""), _doubts(content), "")
 
 
 def _check_array(content: bytes) -> None:

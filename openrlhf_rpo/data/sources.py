@@ -3,9 +3,10 @@
 import csv
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from openrlhf_rpo.data.files import readable
+from openrlhf_rpo.data.files import is_saved, readable
 from openrlhf_rpo.errors import UsageError
 
 _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
@@ -14,7 +15,8 @@ _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "
 def load(names: Sequence[str], config: str | None, split: str) -> list[Any]:
     """A ``datasets.Dataset`` for each name, with nested fields as dotted columns (``reward_model.ground_truth``).
 
-    A name with a known suffix is a file; any other is a folder or a data set on the hub, read by ``config`` and ``split``.
+    A name with a known suffix is a file; any other is a folder or a data set on the hub, read by ``config`` and ``split``. A
+    folder of ``save_to_disk`` has no config, and a ``split`` only if it was saved with several.
     Raises UsageError for what is missing, cannot be read, or cannot be fetched.
     """
     return [_load(name, config, split) for name in names]
@@ -41,8 +43,22 @@ def _load(name: str, config: str | None, split: str) -> Any:
     with readable([name], config=config, split=split):
         from datasets import load_dataset
 
-        table = _load_file(name) if is_file(name) else load_dataset(name, config, split=split)
+        if is_saved(Path(name)):
+            table = _load_saved(name, split)
+        else:
+            table = _load_file(name) if is_file(name) else load_dataset(name, config, split=split)
         return table.flatten()
+
+
+def _load_saved(name: str, split: str) -> Any:
+    from datasets import Dataset, load_from_disk
+
+    saved = load_from_disk(name)
+    if isinstance(saved, Dataset):
+        return saved
+    if split not in saved:
+        raise UsageError(f"{name}: there is no split {split!r}; the splits are {', '.join(saved)}")
+    return saved[split]
 
 
 def _load_file(name: str) -> Any:

@@ -15,7 +15,7 @@ Part = Mapping[str, Any]
 If another judge gave the scores, ``rewards`` holds those of the reward function.
 """
 
-_FEWEST = 6  # questions; 5 are all better, or all worse, by chance in 1 of 16 cases (sign test), too often for 95 %
+_FEWEST = 6  # questions that differ; 5 all differ one way by chance in 1 of 16 cases (sign test), too often for 95 %
 
 
 def powers_of_two(n: int) -> list[int]:
@@ -61,7 +61,8 @@ def accuracies(parts: Sequence[Part]) -> list[float]:
 def compare(ours: Mapping[str, Part], theirs: Mapping[str, Part]) -> dict[str, Any]:
     """Accuracy of ``ours`` minus ``theirs`` over the same questions (by id), with the paired 95 % interval.
 
-    Significant if the interval excludes 0 over ``_FEWEST`` questions or more. Raises ValueError if questions differ.
+    Significant if the interval excludes 0 and ``_FEWEST`` questions or more are better or worse; ties say nothing.
+    Raises ValueError if the questions are not the same.
     """
     if ours.keys() != theirs.keys():
         shared = len(ours.keys() & theirs.keys())
@@ -70,7 +71,7 @@ def compare(ours: Mapping[str, Part], theirs: Mapping[str, Part]) -> dict[str, A
     a, b = (accuracies([parts[name] for name in names]) for parts in (ours, theirs))
     difference = paired_difference(a, b)
     counts = {"better": sum(map(gt, a, b)), "worse": sum(map(lt, a, b))}
-    return asdict(difference) | counts | {"significant": difference.excludes_zero and len(names) >= _FEWEST}
+    return asdict(difference) | counts | {"significant": difference.excludes_zero and sum(counts.values()) >= _FEWEST}
 
 
 def _right(scores: Sequence[float]) -> float:

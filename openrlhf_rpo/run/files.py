@@ -56,12 +56,12 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 
 
 def weights_fingerprint(model: str) -> str:
-    """A short hash of a folder's weights, at most 256 MiB of each file, evenly spread; of a hub model's commit."""
-    if not os.path.isdir(model):
-        from huggingface_hub import try_to_load_from_cache
+    """A short hash of a folder's weights, at most 256 MiB of each file, evenly spread; of a hub model's commit.
 
-        config = try_to_load_from_cache(model, "config.json")  # in a folder with the commit's name
-        return _hash(Path(config).parent.name if isinstance(config, str) else model)
+    The commit is the one that would be loaded now. Of a model that is neither cached nor within reach the name is hashed.
+    """
+    if not os.path.isdir(model):
+        return _hash(_commit(model) or model)
     total = hashlib.sha256()
     for file in (Path(model, name) for name in weight_files(model)):
         every = math.ceil(file.stat().st_size / MIB / BLOCKS) * MIB
@@ -70,6 +70,17 @@ def weights_fingerprint(model: str) -> str:
                 f.seek(at)
                 total.update(f.read(MIB))
     return total.hexdigest()[:16]
+
+
+def _commit(model: str) -> str | None:
+    """The commit of a hub model, fetching its configuration if need be; None if the hub does not give it."""
+    from transformers.utils import cached_file
+
+    try:
+        config = cached_file(model, "config.json")  # in a folder with the commit's name
+    except OSError:
+        return None
+    return None if config is None else Path(config).parent.name
 
 
 def weight_files(folder: str) -> list[str]:

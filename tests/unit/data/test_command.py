@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import load_dataset
+from datasets import Dataset, DatasetDict, load_dataset
 
 from lab.testbed import model_dir, write_dataset
 from openrlhf_rpo.cli.main import main
@@ -95,6 +95,45 @@ def test_training_reads_what_was_written(data, write, tmp_path):
     assert len(questions) == said["training"] and merged == 0
     assert {(q.prompt, q.label) for q in questions} <= {(row["problem"], row["answer"]) for row in ROWS}
     assert args.eval.dataset == str(tmp_path / "held.jsonl") and args.eval.steps > 0  # or nothing would be evaluated
+
+
+def asked(source: Path) -> list[tuple[str, str]]:
+    """What training would ask: prompts and labels."""
+    args = parse(["--data.prompt_dataset", str(source), "--data.input_key", "problem", "--data.label_key", "answer",
+                  "--actor.model_name_or_path", "x", "--rpo.reward.functions", "math", "--vllm.num_engines", "1",
+                  "--actor.num_gpus_per_node", "1", "--algo.advantage.estimator", "rloo",
+                  "--rollout.n_samples_per_prompt", "2", "--train.batch_size", "2048"])  # fmt: skip
+    return [(q.prompt, q.label) for q in load_questions(args, get_tokenizer(str(model_dir("main")), None))[0]]
+
+
+def test_what_datasets_saved_to_disk_is_read_by_training_and_by_the_command(data, tmp_path):
+    Dataset.from_list(ROWS).save_to_disk(tmp_path / "one")
+    DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:3])).save_to_disk(tmp_path / "splits")
+    expected = [(row["problem"], row["answer"]) for row in ROWS]
+    for folder, split, n in [("one", "train", 40), ("splits", "train", 40), ("splits", "test", 3)]:
+        assert data(tmp_path / folder, "--split", split, "--force").status == 0
+        assert [(row["question"], row["answer"]) for row in read(tmp_path / "out.jsonl")] == expected[:n]
+    assert asked(tmp_path / "one") == asked(tmp_path / "splits") == expected
+    assert (
+        "splits: there is no split 'dev'; the splits are train, test"
+        in data(tmp_path / "splits", "--split", "dev", "--force").err
+    )
+
+
+def test_what_save_to_disk_says_about_its_rows_must_be_whole(data, tmp_path):
+    Dataset.from_list(ROWS).save_to_disk(tmp_path / "in")
+    (tmp_path / "in" / "state.json").write_text('{"_fingerprint": ')
+    assert f"{tmp_path}/in/state.json: not JSON" in data(tmp_path / "in").err
+    (tmp_path / "in" / "state.json").write_text('{"a": ' * 99 + "1" + "}" * 99)
+    assert f"{tmp_path}/in/state.json: lists or objects are nested" in data(tmp_path / "in").err
+
+
+def test_rows_in_a_file_named_like_those_of_save_to_disk_are_rows(data, write, tmp_path):
+    (tmp_path / "in" / "new").mkdir(parents=True)
+    file = write("in/new/state.json", ROWS)
+    assert data(tmp_path / "in").status == 0 and len(read(tmp_path / "out.jsonl")) == 40
+    file.write_text('{\n"problem": "1+1?"\n}')
+    assert f"{file}, line 1: not JSON" in data(tmp_path / "in", "--force").err
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -58,3 +58,12 @@ def test_a_few_questions_are_not_significant_although_all_are_better(n, signific
     ours, theirs = ({str(i): part(score) for i in range(n)} for score in (1, 0))
     found = compare(ours, theirs)
     assert (found["low"], found["better"], found["significant"]) == (1, n, significant)
+
+
+@pytest.mark.parametrize(("differ", "significant"), [(4, False), (5, False), (6, True)])
+def test_ties_do_not_make_a_few_questions_significant(differ, significant):
+    """4 better, 0 worse: by chance in 1 of 8 cases (sign test), whatever the number of ties."""
+    ours = {str(i): part(i < differ) for i in range(30)}
+    found = compare(ours, {name: part(0) for name in ours})
+    assert found["low"] > 0 and (found["better"], found["worse"]) == (differ, 0)
+    assert found["significant"] is significant

@@ -136,15 +136,31 @@ def test_the_same_model_in_another_folder_is_the_same_run(args, model):
     assert changed(args, move) == []
 
 
-def test_a_model_of_the_hub_is_known_by_its_name_and_commit(args, tmp_path, monkeypatch):
-    def downloaded(commit):
+@pytest.fixture
+def downloaded(tmp_path, monkeypatch):
+    """``downloaded(commit)`` puts org/model into the hub's cache; the hub itself is out of reach."""
+
+    def download(commit):
         snapshot = tmp_path / "models--org--model" / "snapshots" / commit
-        snapshot.mkdir(parents=True)
+        snapshot.mkdir(parents=True, exist_ok=True)
         (snapshot / "config.json").write_text("{}")
         (snapshot.parents[1] / "refs").mkdir(exist_ok=True)
         (snapshot.parents[1] / "refs" / "main").write_text(commit)
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return download
+
+
+def test_a_model_of_the_hub_has_the_same_fingerprint_before_and_after_its_download(downloaded, monkeypatch):
+    with monkeypatch.context() as online:
+        online.setattr("transformers.utils.hub.hf_hub_download", lambda *_, **__: downloaded(40 * "a"))
+        before = files.weights_fingerprint("org/model")
+    downloaded(40 * "a")  # by the run
+    assert before == files.weights_fingerprint("org/model") != files.weights_fingerprint("org/other")
+
+
+def test_a_model_of_the_hub_is_known_by_its_name_and_commit(args, downloaded):
     args.actor.model_name_or_path = "org/model"
     assert changed(args, lambda args: downloaded(40 * "a")) == ["weights"]
     assert changed(args, lambda args: downloaded(40 * "b")) == ["weights"]

@@ -50,6 +50,14 @@ def test_on_the_testbed_the_level_says_it_all():
     assert settings["level"] == "main" and settings.get("weights") is settings["contents"] is None
 
 
+@pytest.mark.parametrize("study", ["prefix-accuracy", "pathcheck", "prefix-similarity", "init-time"])
+def test_a_place_that_cannot_be_written_is_found_before_anything_starts(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sampling, "opened", lambda *_: pytest.fail("engines started"))
+    (tmp_path / "file").touch()
+    assert main(["study", study, "--out", str(tmp_path / "file" / "r.json")]) == 1
+    assert "r.json cannot be written" in capsys.readouterr().err
+
+
 def test_another_encoder_in_the_same_folder_is_another_study(tmp_path, monkeypatch, capsys):
     part = {"long_enough": 2, "heads": {}, "endings": {"50%": {"same": 0.9, "other": 0.5}}}
     monkeypatch.setattr(prefix_similarity, "_measure", lambda args, result: result.add("q", part))
