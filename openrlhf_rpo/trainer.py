@@ -182,8 +182,7 @@ class _RPOTrainer(BasePPOTrainer):
         removed = self.cache.rollback(step)
         self.batches.go_on(self.cache.unfinished())
         self.rollout.gate.version = step
-        if self.samples is not None:
-            self.samples.rollback(step)
+        (self.samples or SampleLog.left_over(self.args.ckpt.path)).rollback(step)
         self.stream.position = states["total_consumed_prompts"]
         self.stream.postponed = list(states.get("postponed_prompts", ()))  # older checkpoints have none
         if self.args.algo.kl.target:  # the adaptive coefficient

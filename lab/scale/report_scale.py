@@ -2,8 +2,8 @@
 
 Each run has one initial path and three visits per question; two of three visits replace the path after a cut. Texts are
 words of a fixed vocabulary, drawn with Zipf's law so that they compress about as well as English; a path has ``--tokens``
-tokens, one per word. The file is written by the real command and opened in headless Chromium (chromium and chromedriver must
-be installed) with an empty profile.
+tokens, one per word. As many options are stored as by a real run. The file is written by the real command and opened in
+headless Chromium (chromium and chromedriver must be installed) with an empty profile.
 
 ready_s: from navigation until the overview is drawn. questions_s: from then until the list of questions is drawn.
 question_s: from a click until a question's lineage is drawn. keypress_ms: one step in the list by keyboard, median of 50.
@@ -43,7 +43,7 @@ from openrlhf_rpo.reports.live import LiveRun
 from openrlhf_rpo.run.files import tokenizer_fingerprint
 from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
 
-VISITS, BATCH, WORDS, COMMITS = 3, 96, 5_000, 40
+VISITS, BATCH, WORDS, COMMITS, OPTIONS = 3, 96, 5_000, 40, 140
 CHROMIUM = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-dev-shm-usage", "--disable-component-update", "--disable-sync", "--window-size=1400,1000"),
@@ -88,6 +88,7 @@ def make_run(folder: File, model: File, n: int, tokens: int, rng: np.random.Gene
     known = [Question(i, "", "42", text=tokenizer.decode(draw(60))) for i in ids]
     with PathCache.open(f"sqlite:///{folder}/rpo_cache.db", {"tokenizer": tokenizer_fingerprint(tokenizer)}) as cache:
         cache.describe(known, str(model))
+        cache.set_options({f"an.option_{number}": "0" for number in range(OPTIONS)})
         cache.commit_initial([Path(i, draw(tokens), None, "stop", 1.0, 1.0) for i in ids])
         cache.mark_initialised()
         step = 0
@@ -138,7 +139,7 @@ def decision(parent: Path, step: int, tokens: int, draw, rng: np.random.Generato
     cut = int(rng.integers(1, tokens // 2))
     kept = len(parent) - cut
     visit = Visit(parent.question_id, step, cut, kept, tokens, 8, int(rng.integers(0, 9)), "best")
-    ids = parent.token_ids[:kept] + draw(cut)
+    ids = (*parent.token_ids[:kept], *draw(cut))
     new = Path(parent.question_id, ids, None, "stop", 1.0, 0.75, kept, step, None, parent.path_id)
     return CacheDecision(new if rng.random() < 2 / 3 else None, visit)
 

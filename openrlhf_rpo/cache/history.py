@@ -21,6 +21,7 @@ from openrlhf_rpo.cache.rows import (
     INITIALISED,
     MODEL,
     OPTION,
+    check,
     chunks,
     evaluation_of,
     holds_nothing,
@@ -296,6 +297,12 @@ class CacheHistory:
             for row in session.scalars(query.execution_options(yield_per=10 * CHUNK)):
                 yield visit_of(row)
 
+    def last_visits(self) -> dict[str, int]:
+        """The step of each question's newest visit; reads no visit."""
+        with self._transaction() as session:
+            query = select(VisitRow.question_id, func.max(VisitRow.step)).group_by(VisitRow.question_id)
+            return {question_id: step for question_id, step in session.execute(query)}
+
     # ── Helpers ──
 
     @contextlib.contextmanager
@@ -317,8 +324,10 @@ class CacheHistory:
 
     @staticmethod
     def _run_values(session: Session, prefix: str) -> dict[str, str]:
-        keys = session.scalars(select(RunRow.key).where(RunRow.key.startswith(prefix, autoescape=True))).all()
-        return {key.removeprefix(prefix): run_value(session, key) or "" for key in sorted(keys)}
+        rows = session.scalars(select(RunRow).where(RunRow.key.startswith(prefix, autoescape=True))).all()
+        for row in rows:
+            check(row, RunRow)
+        return dict(sorted((row.key.removeprefix(prefix), row.value) for row in rows))
 
     def _question_ids(self, session: Session, step: int | None, slot: int = OWN) -> list[str]:
         self._need_kept(session, step)

@@ -11,25 +11,34 @@ from openrlhf_rpo.run.metrics import GENERATED_TOTAL
 
 Curve = list[tuple[float, float]]
 
-_WORDS = {"data": "training questions", "tokenizer": "tokenizer", "template": "prompt template", "base model": "base model"}
+_WORDS = {
+    "data": "training questions",
+    "tokenizer": "tokenizer",
+    "template": "prompt template",
+    "base model": "base model",
+    "weights": "weights of the base model",
+}
 _CONSEQUENCE = {
     "data": "figures by step are of different questions, and each lineage belongs to one run only; accuracies can be "
     "compared if the held-out questions were the same, which is not recorded",
     "tokenizer": "token counts have different units: compare accuracies and seconds, but not tokens",
     "template": "the model saw the same questions in different words",
     "base model": "they start from different weights: compare the gain, not the final accuracy",
+    "weights": "compare the gain, not the final accuracy",
 }
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
     """A sentence for each difference between the runs that limits a comparison."""
     known = [run for run in runs if run.fingerprints]
+    found = {name: {run.name: run.fingerprints[name] for run in known if name in run.fingerprints} for name in _WORDS}
+    differing = [name for name, values in found.items() if len(set(values.values())) > 1]
+    if "base model" in differing and "weights" in differing:
+        differing.remove("weights")  # another model has other weights
     notes = []
-    for name, words in _WORDS.items():
-        values = {run.name: run.fingerprints[name] for run in known if name in run.fingerprints}
-        if len(set(values.values())) > 1:
-            listed = ", ".join(f"{run} {value}" for run, value in values.items())
-            notes.append(f"The runs do not have the same {words} (fingerprints: {listed}): {_CONSEQUENCE[name]}.")
+    for name in differing:
+        listed = ", ".join(f"{run} {value}" for run, value in found[name].items())
+        notes.append(f"The runs do not have the same {_WORDS[name]} (fingerprints: {listed}): {_CONSEQUENCE[name]}.")
     unknown = [run.name for run in runs if not run.fingerprints]
     if unknown and len(runs) > 1:
         notes.append(

@@ -65,6 +65,7 @@ def read_event_files(folder: Path, name: str) -> Run:
         kind="rpo" if ours else "plain",
         records=_without_totals(records, ours) if unlogged else records,
         evaluations=list(evaluations.items()),
+        initial_tokens=None if ours else 0,
         notes=(note, *unlogged, *_damages(folder)),
     )
 

@@ -9,7 +9,7 @@ import json
 import threading
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +25,7 @@ from openrlhf_rpo.reports.page import page
 from openrlhf_rpo.reports.questions import Decode, Samples, details, events, names
 from openrlhf_rpo.reports.run import Run, columns, evaluation_columns, read_run
 from openrlhf_rpo.reports.summary import summarise
+from openrlhf_rpo.reports.text import missing_samples
 from openrlhf_rpo.types import Question, StepRecord
 
 HOST = "127.0.0.1"
@@ -91,6 +92,8 @@ class LiveRun:
         known = self._known(cache)
         run = read_run(cache, self.name, self.where, len(known), self._records)
         self._records = run.records
+        if note := missing_samples(self.url, run):
+            run = replace(run, notes=(note,))
         ids = sorted(known) or cache.question_ids()
         if after >= 0 and _mark(run, after) != mark:
             after = -1

@@ -8,7 +8,7 @@ A path whose parent is missing (``parent`` -1) holds all of its text. ``elsewher
 slot, such as a wrong path; otherwise it was pruned.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from openrlhf_rpo.cache.history import CacheHistory
@@ -25,12 +25,15 @@ INDEX_TEXT = 300
 """Characters of a question that the list shows and searches; the details hold the whole text."""
 
 
-def choose(cache: CacheHistory, limit: int | None) -> tuple[list[str], int]:
-    """The ids to show (at most ``limit``, the last visited), sorted, and the number of all."""
-    ids = cache.questions().keys() | set(cache.question_ids())
+def choose(cache: CacheHistory, known: Iterable[str], limit: int | None) -> tuple[list[str], int]:
+    """The ids to show (at most ``limit``, the last visited), sorted, and the number of all.
+
+    All: the ids of ``known``, the run's questions, and those that have a path.
+    """
+    ids = {*known, *cache.question_ids()}
     if limit is None or len(ids) <= limit:
         return sorted(ids), len(ids)
-    last = {visit.question_id: visit.step for visit in cache.visits_after(0)}
+    last = cache.last_visits()
     newest = sorted(ids, key=lambda question_id: (-last.get(question_id, -1), question_id))
     return sorted(newest[:limit]), len(ids)
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from openrlhf_rpo.algo.variance import CENTERED
 from openrlhf_rpo.cache.history import CacheHistory
-from openrlhf_rpo.run.metrics import GENERATED_TOTAL
+from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL
 from openrlhf_rpo.types import StepRecord
 
 STEP_SECONDS = "timing/step_total"
-TRAINING_FIGURES = ("reward", "actor_grad_norm", "kl")
+TRAINING_FIGURES = ("reward", "actor_grad_norm", "kl", "critic_loss")
 """Figures of the training side. Earlier versions logged them to TensorBoard and W&B only."""
 
 
@@ -21,7 +21,7 @@ class Run:
     """``kind``: "rpo", read from its path cache or event files, or "plain", OpenRLHF's own, read from its event files.
 
     ``planned_steps`` is None if the options are not stored. ``questions`` counts the training data, ``cached`` the questions
-    with a path; both are 0 if unknown.
+    with a path; both are 0 if unknown. ``initial_tokens``: generated for the initial cache; None if unknown.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Run:
     evaluations: list[tuple[int, dict[str, float]]]
     questions: int = 0
     cached: int = 0
-    initial_tokens: int = 0
+    initial_tokens: int | None = 0
     initialised: bool = True
     kept_from: int = 0
     planned_steps: int | None = None
@@ -42,8 +42,11 @@ class Run:
 
     @property
     def replays(self) -> bool:
-        """Whether its method continues stored paths."""
-        return self.kind == "rpo" and self.options.get("rpo.method") != '"off"'
+        """Whether its method continues stored paths; if the method is unknown, whether any token was reused."""
+        method = self.options.get("rpo.method")
+        if method is None and self.records and self.records[-1].metrics.get(REUSED_TOTAL) == 0:
+            return False
+        return self.kind == "rpo" and method != '"off"'
 
     @property
     def compares(self) -> bool:
@@ -76,7 +79,8 @@ class Run:
     def at_step(self, name: str, step: int) -> float:
         """A cumulative figure after ``step``; at step 0 the tokens of the initial cache, or 0. NaN if unknown."""
         if step == 0:
-            return float(self.initial_tokens) if name == GENERATED_TOTAL else 0.0
+            initial = math.nan if self.initial_tokens is None else float(self.initial_tokens)
+            return initial if name == GENERATED_TOTAL else 0.0
         return next((r.metrics.get(name, math.nan) for r in reversed(self.records) if r.step <= step), math.nan)
 
 
@@ -143,7 +147,7 @@ def state_of(run: Run) -> list[str]:
             "No evaluation was recorded (--eval.dataset, --eval.steps): accuracy from the bare question is unknown. The "
             f"training score is no substitute, because {why}."
         )
-    if run.records and not any(name in run.records[-1].metrics for name in TRAINING_FIGURES):
+    if run.records and not any(name in record.metrics for record in run.records for name in TRAINING_FIGURES):
         notes.append(
             "Reward, gradient norm and KL are missing: an earlier version of openrlhf_rpo wrote this run's database. They "
             "are in its TensorBoard or W&B logs."

@@ -5,13 +5,16 @@ Every sentence is computed from recorded figures.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 from openrlhf_rpo.reports.comparison import accuracy_by, at, changed_options, cost_of, differences
 from openrlhf_rpo.reports.run import STEP_SECONDS, Run, state_of
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL
 
+_Points: TypeAlias = list[tuple[float, float]]
+"""(figure, weight) by step."""
 _MISLEADS = 0.02  # a smaller drop in accuracy is noise in most evaluations
 
 
@@ -41,7 +44,9 @@ def _tiles(run: Run) -> list[dict[str, str]]:
     tiles.append(("steps", f"{run.latest_step:,}", steps))
     generated, reused = _totals(run)
     if generated:
-        tiles.append(("tokens generated", _count(generated), f"{_mean(run, 'rpo/generated_tokens'):.0f} per sample"))
+        tiles.append(
+            ("tokens generated", _count(generated), f"{_mean(_by_sample(run, 'rpo/generated_tokens')):.0f} per sample")
+        )
     if reused:
         share = reused / (generated + reused)
         tiles.append(("tokens reused", _count(reused), f"{share:.0%} of all path tokens"))
@@ -60,9 +65,11 @@ def _sentences(run: Run) -> list[str]:
 
 
 def _saved(run: Run) -> str | None:
+    if run.initial_tokens is None or not run.replays:
+        return None
     generated, reused = _totals(run)
     whole = generated - run.initial_tokens + reused  # without reuse there is no initial cache
-    if not (run.replays and generated and whole > 0):
+    if not generated or whole <= 0:
         return None
     fewer = 1 - generated / whole
     text = (
@@ -86,13 +93,15 @@ def _time(run: Run) -> str | None:
 
 
 def _overlap(run: Run) -> str | None:
-    rollout, train = _finite(run, "rpo/rollout_busy"), _finite(run, "rpo/train_busy")
+    seconds = run.series(STEP_SECONDS)
+    rollout, train = _weighted(run, "rpo/rollout_busy", seconds), _weighted(run, "rpo/train_busy", seconds)
     if not rollout or not train:
         return None
-    bounded, too_old = _finite(run, "is_filter_ratio"), _sum(run, "rpo/groups_too_old")
+    bounded = _finite(run, "is_filter_ratio")  # of the samples trained on, as many in every step
+    too_old = _sum(run, "rpo/groups_too_old")
     return (
-        f"At the same time: the rollout side worked {fmean(rollout):.0%} of the steps' time and the training side "
-        f"{fmean(train):.0%}. Answers were of policies {_mean(run, 'rpo/policy_age'):.1f} steps behind, at most "
+        f"At the same time: the rollout side worked {_mean(rollout):.0%} of the steps' time and the training side "
+        f"{_mean(train):.0%}. Answers were of policies {_mean(_by_sample(run, 'rpo/policy_age')):.1f} steps behind, at most "
         f"{max(_finite(run, 'rpo/policy_age_max')):.0f}"
         + (f"; the weight of {fmean(bounded):.1%} of their tokens was bounded" if bounded else "")
         + (f"; {too_old:.0f} groups were too old and only stored." if too_old else ".")
@@ -100,26 +109,26 @@ def _overlap(run: Run) -> str | None:
 
 
 def _signal(run: Run) -> str | None:
-    values = _finite(run, "rpo/groups_without_variance")
+    values = _by_sample(run, "rpo/groups_without_variance")  # groups are of one size
     if not (values and run.compares):
         return None
     quarter = max(1, len(values) // 4)
-    right, wrong = _mean(run, "rpo/groups_all_right"), _mean(run, "rpo/groups_all_wrong")
+    right, wrong = _mean(_by_sample(run, "rpo/groups_all_right")), _mean(_by_sample(run, "rpo/groups_all_wrong"))
     return (
-        f"Cost: in {fmean(values):.0%} of the groups all samples had the same score and gave no signal "
-        f"({fmean(values[:quarter]):.0%} in the first quarter of the run, {fmean(values[-quarter:]):.0%} in the last; all "
+        f"Cost: in {_mean(values):.0%} of the groups all samples had the same score and gave no signal "
+        f"({_mean(values[:quarter]):.0%} in the first quarter of the run, {_mean(values[-quarter:]):.0%} in the last; all "
         f"right {right:.0%}, all wrong {wrong:.0%})."
     )
 
 
 def _lengths(run: Run) -> str | None:
-    path, truncated = _finite(run, "rpo/path_length"), _finite(run, "rpo/truncated_rate")
+    path, truncated = _by_sample(run, "rpo/path_length"), _by_sample(run, "rpo/truncated_rate")
     if not path or not truncated:
         return None
     quarter = max(1, len(path) // 4)
     return (
-        f"Paths went from {fmean(path[:quarter]):.0f} to {fmean(path[-quarter:]):.0f} tokens (first and last quarter); "
-        f"{fmean(truncated):.1%} of the samples hit the length limit."
+        f"Paths went from {_mean(path[:quarter]):.0f} to {_mean(path[-quarter:]):.0f} tokens (first and last quarter); "
+        f"{_mean(truncated):.1%} of the samples hit the length limit."
     )
 
 
@@ -136,16 +145,16 @@ def _learned(run: Run) -> str | None:
 
 
 def _misled(run: Run) -> str | None:
-    accuracy, score = run.accuracy(), _finite(run, "rpo/score")
+    accuracy, score = run.accuracy(), _by_sample(run, "rpo/score")
     if not run.replays or len(accuracy) < 2 or len(score) < 4:
         return None
     best, last = max(value for _, value in accuracy), accuracy[-1][1]
     quarter = len(score) // 4
-    if best - last < _MISLEADS or fmean(score[-quarter:]) <= fmean(score[:quarter]):
+    if best - last < _MISLEADS or _mean(score[-quarter:]) <= _mean(score[:quarter]):
         return None
     return (
         f"Watch out: accuracy fell by {best - last:.3f} from its best while the training score rose to "
-        f"{fmean(score[-quarter:]):.3f}. That score includes prefixes; choose a checkpoint by the evaluations."
+        f"{_mean(score[-quarter:]):.3f}. That score includes prefixes; choose a checkpoint by the evaluations."
     )
 
 
@@ -201,7 +210,7 @@ def _pair(run: Run, full: Run) -> list[str]:
 def _totals(run: Run) -> tuple[float, float]:
     """Tokens generated and reused over the whole run."""
     if not run.records:
-        return float(run.initial_tokens), 0.0
+        return float(run.initial_tokens or 0), 0.0
     last = run.records[-1].metrics
     return last.get(GENERATED_TOTAL, 0.0), last.get(REUSED_TOTAL, 0.0)
 
@@ -210,9 +219,28 @@ def _finite(run: Run, name: str) -> list[float]:
     return [value for value in run.series(name) if math.isfinite(value)]
 
 
-def _mean(run: Run, name: str) -> float:
-    values = _finite(run, name)
-    return fmean(values) if values else math.nan
+def _samples(run: Run) -> list[float]:
+    """The samples of each step, those that dynamic sampling dropped included; not finite if unknown."""
+    totals = [run.at_step(GENERATED_TOTAL, 0), *run.series(GENERATED_TOTAL)]
+    each = run.series("rpo/generated_tokens")
+    return [(b - a) / one if one else math.nan for (a, b), one in zip(pairwise(totals), each, strict=True)]
+
+
+def _by_sample(run: Run, name: str) -> _Points:
+    """A figure that is a mean over samples or groups, weighted by the step's samples."""
+    return _weighted(run, name, _samples(run))
+
+
+def _weighted(run: Run, name: str, weights: Sequence[float]) -> _Points:
+    """The steps that have the figure; one of unknown weight counts as an average one."""
+    known = [w for w in weights if 0 < w < math.inf]
+    usual = sum(known) / len(known) if known else 1.0
+    steps = zip(run.series(name), weights, strict=True)
+    return [(value, w if 0 < w < math.inf else usual) for value, w in steps if math.isfinite(value)]
+
+
+def _mean(points: _Points) -> float:
+    return sum(value * w for value, w in points) / sum(w for _, w in points) if points else math.nan
 
 
 def _sum(run: Run, name: str) -> float:

@@ -9,6 +9,7 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.places import find_tokenizer
 from openrlhf_rpo.reports.questions import Decode
+from openrlhf_rpo.reports.run import Run
 from openrlhf_rpo.run.samples import FOLDER, read_samples, sample_files
 
 
@@ -37,6 +38,17 @@ def sample_folder(url: str) -> Path | None:
     """The folder of the samples of a cache's run; None for a database server."""
     file = place(url)[1]
     return None if file is None else file.parent / FOLDER
+
+
+def missing_samples(url: str, run: Run) -> str:
+    """A note if the run has steps and its cache lies neither beside samples nor beside checkpoints; else empty."""
+    folder = sample_folder(url)
+    if not run.records or folder and (folder.is_dir() or folder.with_name("_actor").is_dir()):
+        return ""
+    return (
+        f"No samples are shown: if the run kept them (--rpo.log_samples), put {FOLDER} of its --ckpt.path beside "
+        "the cache file."
+    )
 
 
 def newest_samples(

@@ -21,7 +21,7 @@ from openrlhf_rpo.reports.event_files import read_event_files
 from openrlhf_rpo.reports.page import PART, Part, document, page
 from openrlhf_rpo.reports.run import Run, read_run
 from openrlhf_rpo.reports.sources import Source, names, shown, source
-from openrlhf_rpo.reports.text import decoder, newest_samples, sample_folder
+from openrlhf_rpo.reports.text import decoder, missing_samples, newest_samples, sample_folder
 from openrlhf_rpo.types import Question
 
 
@@ -108,12 +108,12 @@ def _load(one: Source, name: str, args: Namespace, resources: ExitStack, out: Ou
     cache = resources.enter_context(PathCache.open_to_read(one.url))
     known = cache.questions()
     run = read_run(cache, name, shown(one), len(known))
-    ids, total = questions.choose(cache, args.questions)
+    ids, total = questions.choose(cache, known, args.questions)
     decode, note = decoder(cache, args.tokenizer)
     if note:
         out.note(f"{name}: {note}")
     samples, left_out = newest_samples(sample_folder(one.url), run.latest_step, args.samples_mb)
-    notes = [left_out] if left_out else []
+    notes = [note for note in (missing_samples(one.url, run), left_out) if note]
     if total > len(ids):
         notes.append(f"{len(ids):,} of {total:,} questions are in this file, those visited last (--questions).")
     return Loaded(replace(run, notes=tuple(notes)), cache, known, ids, total, decode, bool(note), samples)

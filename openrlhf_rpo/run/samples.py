@@ -72,6 +72,11 @@ class SampleLog:
 
         return cls(File(ckpt_path) / FOLDER, config.log_samples, decode)
 
+    @classmethod
+    def left_over(cls, ckpt_path: str) -> "SampleLog":
+        """The log that earlier commands of a run may have left, where it keeps no samples now."""
+        return cls(File(ckpt_path) / FOLDER, 0, lambda lists: [])
+
     def files(self) -> list[tuple[int, File]]:
         """(step, file), oldest first."""
         return sample_files(self.folder)

@@ -131,17 +131,32 @@ function listKeys(event) {
   }
 }
 
+let choices = 0;
+
+/** Show the questions of a run, or why they cannot be shown, unless another run is chosen meanwhile. */
 async function chooseRun(index) {
-  list.run = index;
-  list.active = -1;
-  opened = null;
+  const mine = ++choices;
   const run = report.runs[index];
-  if (!run.loaded) {
-    const part = await unpack(`index-${index}`);
-    run.loaded = new Questions(part.names);
-    run.loaded.add(part.events);
+  let trouble = "";
+  try {
+    run.loaded ??= await (run.loading ??= load(index));
+  } catch (error) {
+    trouble = String(error.message);
   }
-  list.questions = run.loaded;
+  if (mine !== choices) return;
+  clearTimeout(waiting);
+  Object.assign(list, { run: index, questions: run.loaded ?? new Questions({ ids: [] }), active: -1 });
+  opened = null;
+  byId("no-questions").hidden = !trouble;
+  byId("no-questions").textContent = trouble;
   byId("detail").replaceChildren(el("p", { className: "hint" }, "Choose a question by a click or with the arrow keys. / jumps to the search."));
   refreshList();
+}
+
+/** The questions of a run in the file. */
+async function load(index) {
+  const part = await unpack(`index-${index}`);
+  const questions = new Questions(part.names);
+  questions.add(part.events);
+  return questions;
 }

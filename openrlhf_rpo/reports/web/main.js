@@ -18,24 +18,20 @@ function showTab(name, focus = false) {
   }
 }
 
-async function openList() {
+function openList() {
   const withQuestions = report.runs.map((run, i) => [run, i]).filter(([run]) => run.questions);
   byId("browser").hidden = withQuestions.length === 0;
-  byId("no-questions").hidden = withQuestions.length > 0;
-  byId("no-questions").textContent = report.live ? "No questions yet." : "None of these runs has a path cache, so there are no questions to show.";
-  if (!withQuestions.length) return;
+  if (!withQuestions.length) {
+    byId("no-questions").hidden = false;
+    byId("no-questions").textContent = report.live ? "No questions yet." : "None of these runs has a path cache, so there are no questions to show.";
+    return;
+  }
   if (byId("run").options.length !== withQuestions.length) {
     byId("run").replaceChildren(...withQuestions.map(([run, i]) => el("option", { value: String(i) }, run.name)));
     byId("run-label").hidden = withQuestions.length < 2;
   }
-  if (list.questions) return drawRows();
-  try {
-    await chooseRun(withQuestions[0][1]);
-  } catch (error) {
-    byId("browser").hidden = true;
-    byId("no-questions").hidden = false;
-    byId("no-questions").textContent = String(error.message);
-  }
+  if (list.questions) drawRows();
+  else chooseRun(Number(byId("run").value));
 }
 
 /** Open the question of an address such as #questions/RUN/ID. */
@@ -43,10 +39,11 @@ async function followAddress() {
   const [tab, run, id] = location.hash.slice(1).split("/").map(decodeURIComponent);
   if (tab !== "questions") return;
   showTab("questions");
-  await openList();
-  if (id === undefined || !list.questions || !report.runs[Number(run)]?.questions) return;
-  if (list.run !== Number(run)) await chooseRun(Number(run));
-  byId("run").value = run;
+  const index = Number(run);
+  if (id === undefined || !report.runs[index]?.questions) return;
+  byId("run").value = index;
+  await chooseRun(index);
+  if (list.run !== index) return;
   const at = list.shown.findIndex((row) => row.id === id);
   if (at >= 0) activate(at, true);
 }
@@ -91,7 +88,7 @@ function drawAll() {
 
 // ── A live page ──
 
-const live = { after: -1, mark: "", since: null };
+const live = { after: -1, mark: "" };
 
 async function ask() {
   const state = byId("state");
@@ -131,7 +128,7 @@ function take(news) {
   if (!changed) return;
   drawAll();
   if (byId("questions").hidden) return;
-  if (!list.questions) return void openList();
+  if (!list.questions) return openList();
   refreshList();
   if (opened !== null && opened.visits !== opened.row.visits.length) openQuestion(0, opened.row);
 }

@@ -8,7 +8,7 @@ function drawSummary() {
     el("div", { className: "runs" }, ...runs.map(drawRun)),
   );
   if (against.length) {
-    const title = runs.length > 1 ? "Compared with plain runs" : "Not known";
+    const title = runs.length > 1 ? "Compared with runs without replay" : "Not known";
     place.append(el("div", { className: "against" }, el("h2", {}, title), ...against.map((text) => el("p", {}, text))));
   }
   if (options.rows.length) place.append(differingOptions(options));

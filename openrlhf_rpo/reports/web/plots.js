@@ -16,17 +16,24 @@ function drawPlots() {
   byId("plot-controls").hidden = wanted.length === 0;
   byId("constant").textContent = flat.length ? `Not drawn because always 0: ${flat.join(", ")}.` : "";
   if (shape === drawnShape) {
-    wanted.forEach(({ lines }, i) => {
-      drawn[i].lines = lines;
-      drawn[i].chart.setData(uPlot.join(lines.map(table)));
-      readOut(drawn[i]);
-    });
+    wanted.forEach(({ lines }, i) => extend(drawn[i], lines));
     return;
   }
   drawnShape = shape;
   for (const { chart } of drawn) chart.destroy();
   byId("plots").replaceChildren();
   drawn = wanted.map(drawPlot);
+}
+
+/** Give a plot its later points; a zoom stays. */
+function extend(drawing, lines) {
+  const { chart } = drawing;
+  const { min, max } = chart.scales.x;
+  const xs = chart.data[0];
+  drawing.lines = lines;
+  chart.setData(uPlot.join(lines.map(table)));
+  if (min > xs[0] || max < xs[xs.length - 1]) chart.setScale("x", { min, max });
+  readOut(drawing);
 }
 
 /** Whether to mark a line's points: evaluations, and lines of one or two points. */

@@ -6,7 +6,9 @@ async function openQuestion(runIndex, row) {
   const place = byId("detail");
   const mine = (opened = { row, visits: row.visits.length });
   remember(`#questions/${runIndex}/${encodeURIComponent(row.id)}`);
-  const slow = setTimeout(() => place.replaceChildren(el("p", { className: "hint" }, "Reading the question…")), 150);
+  const slow = setTimeout(() => {
+    if (mine === opened) place.replaceChildren(el("p", { className: "hint" }, "Reading the question…"));
+  }, 150);
   let found;
   try {
     found = await detailsOf(runIndex, row);

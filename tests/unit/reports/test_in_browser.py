@@ -5,10 +5,9 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path as File
-from typing import Any
 
 import pytest
-from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver import Keys
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.cli.main import main
@@ -17,37 +16,14 @@ from openrlhf_rpo.reports.page import Part, document, page
 from openrlhf_rpo.reports.run import Run
 from openrlhf_rpo.types import OWN, CacheDecision, Path, StepRecord, Visit
 from tests.unit.reports.conftest import ATTACK, STEPS, TEXTS
-
-
-def wait(browser: Any, condition: str) -> Any:
-    """The value of a JavaScript expression as soon as it is truthy."""
-    look = "const done = arguments[0]; const look = () => { const it = (CONDITION); it ? done(it) : setTimeout(look, 10) };"
-    return browser.execute_async_script(look.replace("CONDITION", condition) + "look();")
-
-
-def open_page(browser: Any, file: File, place: str = "") -> None:
-    browser.get("about:blank")
-    browser.get(f"file://{file}{place}")
-    wait(browser, "document.documentElement.dataset.ready")
-
-
-def texts(browser: Any, selector: str) -> list[str]:
-    return browser.execute_script("return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector)
-
-
-def press(browser: Any, *keys: str) -> None:
-    for key in keys:
-        ActionChains(browser).send_keys(key).perform()
-
-
-def focus(browser: Any, selector: str) -> None:
-    browser.execute_script("document.querySelector(arguments[0]).focus()", selector)
+from tests.unit.reports.in_browser import focus, open_page, press, texts, wait
 
 
 def test_the_overview_says_it_in_words_and_draws_both_runs(browser, written):
     open_page(browser, written)
     assert texts(browser, ".run h2") == ["ours", "plain"]
     assert any("Saved: 1,500 tokens" in text for text in texts(browser, ".run p"))
+    assert texts(browser, ".against h2") == ["Compared with runs without replay"]
     titles = texts(browser, "figcaption span:first-child")
     assert {"Held-out accuracy", "Score and reward in training", "Gradient norm", "Seconds by phase"} <= set(titles)
     accuracy = titles.index("Held-out accuracy")
@@ -305,6 +281,29 @@ def test_a_live_page_follows_a_run_from_before_its_beginning(browser, live, begi
         cache.rollback(1)
     wait(browser, "document.getElementById('state').textContent.startsWith('step 1 of 6')")
     wait(browser, "document.querySelector('.row .figures').textContent.includes('from step 1')")
+    browser.get("about:blank")  # before the server ends
+
+
+def test_a_live_plot_keeps_its_zoom(browser, live, begin_run, take_step):
+    address, folder = live
+    browser.get(address)
+    browser.execute_script(
+        "const Real = uPlot; window.charts = [];"
+        "const made = function (...words) { const chart = new Real(...words); charts.push(chart); return chart; };"
+        "window.uPlot = Object.assign(made, Real);"
+    )
+    url = begin_run(folder)
+    for step in (1, 2, 3):
+        take_step(url, step)
+    wait(browser, "document.getElementById('state').textContent.startsWith('step 3 of 6')")
+    ranges = "return charts.slice(-2).map(({ scales: { x } }) => [x.min, x.max])"
+    wait(browser, "charts.length > 5 && charts[charts.length - 1].data[0].length === 3")
+    assert browser.execute_script(ranges) == [[1, 3], [1, 3]]
+    browser.execute_script("window.known = charts.length; charts[known - 1].setScale('x', { min: 1.5, max: 2.5 })")
+    take_step(url, 4)
+    wait(browser, "charts[known - 1].data[0].length === 4")
+    assert browser.execute_script(ranges) == [[1, 4], [1.5, 2.5]]  # the other one follows the run
+    assert browser.execute_script("return charts.length === known")
     browser.get("about:blank")  # before the server ends
 
 

@@ -2,14 +2,17 @@
 
 import http.client
 import json
+import shutil
 import sqlite3
 import threading
 
 import pytest
+from sqlalchemy import Engine, event
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.reports.live import HOST, LiveRun, server
 from openrlhf_rpo.reports.page import document
+from openrlhf_rpo.run.samples import FOLDER
 from openrlhf_rpo.types import Path, Question
 
 DOCUMENT = document("r", "", [], live={"interval": 3})
@@ -90,6 +93,41 @@ def test_a_run_that_claims_a_cache_is_shown_with_its_own_questions_once_it_has_d
             run.news(-1, "")  # between the two the questions are still the former ones
             cache.describe([Question(name, "p", "1")], "m")
             assert run.news(-1, "")["names"]["ids"] == [name]
+
+
+def test_an_answer_reads_the_options_in_one_query(run, take_step):
+    """A run has over a hundred. Each is checked all the same."""
+    take_step(run.url, 1)
+    run.news(-1, "")
+    queries, asked = [], []
+
+    def count(_connection, _cursor, statement, *_):
+        queries.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        for number in (1, 100):
+            with PathCache.open(run.url) as cache:
+                cache.set_options({f"o{i}": "1" for i in range(number)})
+            queries.clear()
+            run.news(-1, "")
+            asked.append(len(queries))
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+    assert asked[0] == asked[1] > 0
+    with sqlite3.connect(run.url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE runs SET value = '2' WHERE key = 'option.o7'")
+    told = run.news(-1, "")
+    assert told["trouble"] and "the entry 'option.o7' about the run is damaged" in told["state"]
+
+
+def test_a_live_page_misses_samples_that_are_not_there(run, take_step, tmp_path):
+    take_step(run.url, 1)
+    for missed in (False, True):
+        notes = run.news(-1, "")["summary"]["runs"][0]["notes"]
+        assert any("No samples are shown" in note for note in notes) is missed
+        if not missed:
+            shutil.rmtree(tmp_path / FOLDER)
 
 
 def test_a_question_has_its_lineage(run, take_step):

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_rpo.cache import PathCache
+from openrlhf_rpo.cache.history import CacheHistory
 from openrlhf_rpo.reports.page import packed, safe_json
 from openrlhf_rpo.reports.questions import choose, details, events, names
 from openrlhf_rpo.types import Path, Question
@@ -74,7 +75,7 @@ def test_every_lineage_comes_out_as_it_was(generations):
 
 def test_the_index_has_every_event_of_later_steps(run_folder):
     with PathCache.open_to_read(f"sqlite:///{run_folder}/rpo_cache.db") as cache:
-        ids, total = choose(cache, None)
+        ids, total = choose(cache, cache.questions(), None)
         everything, later = events(cache, ids, -1, 4), events(cache, ids, 2, 3)
         known = names(cache.questions(), ids)
     assert (ids, total, known["labels"]) == (["q0", "q1", "q2"], 3, ["0", "1", "2"])
@@ -84,7 +85,15 @@ def test_the_index_has_every_event_of_later_steps(run_folder):
 
 def test_beyond_a_limit_the_questions_that_were_visited_last_are_taken(run_folder):
     with PathCache.open_to_read(f"sqlite:///{run_folder}/rpo_cache.db") as cache:
-        assert choose(cache, 2) == (["q0", "q1"], 3)
+        assert choose(cache, cache.questions(), 2) == (["q0", "q1"], 3)
+
+
+def test_questions_are_chosen_without_reading_a_question_again_or_a_visit(run_folder, monkeypatch):
+    with PathCache.open_to_read(f"sqlite:///{run_folder}/rpo_cache.db") as cache:
+        monkeypatch.setattr(CacheHistory, "questions", None)
+        monkeypatch.setattr(CacheHistory, "visits_after", None)
+        assert choose(cache, ["q2"], 2) == (["q0", "q1"], 3)
+        assert cache.last_visits() == {"q0": 4, "q1": 4}
 
 
 def test_no_markup_gets_through():

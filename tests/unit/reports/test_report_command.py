@@ -19,7 +19,9 @@ from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.reports import watch
 from openrlhf_rpo.reports.live import server as live_server
+from openrlhf_rpo.reports.run import Run
 from openrlhf_rpo.reports.sources import names, source
+from openrlhf_rpo.reports.text import missing_samples
 from openrlhf_rpo.run.samples import FOLDER
 from openrlhf_rpo.types import CacheDecision, Path, Question, StepRecord, Visit
 
@@ -81,6 +83,20 @@ def test_runs_that_differ_are_compared_with_a_note(report, run, tmp_path):
     _, out, _, page = report(run, f"theirs={other}")
     assert [one["name"] for one in document_of(page)["runs"]] == ["a", "theirs"]
     assert "not have the same training questions (fingerprints: a d, theirs e)" in out
+
+
+def test_samples_that_are_not_beside_the_cache_are_missed(report, run):
+    """They are in the --ckpt.path of a run whose cache is elsewhere, such as on a database server."""
+    missed = "No samples are shown: if the run kept them (--rpo.log_samples), put rpo_samples of its --ckpt.path beside"
+    assert missed in report(run)[1]
+    assert missing_samples("postgresql+psycopg://u@host/db", Run("a", "", "rpo", [StepRecord(1, 0, 1, {})], [])).startswith(
+        missed
+    )
+    (run / FOLDER).mkdir()
+    assert missed not in report(run)[1]
+    (run / FOLDER).rmdir()
+    (run / "_actor").mkdir()  # its checkpoints: it kept no samples
+    assert missed not in report(run)[1]
 
 
 def test_a_run_without_a_step_is_shown_as_far_as_it_is(report, tmp_path):

@@ -10,6 +10,7 @@ from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.errors import UsageError
 from openrlhf_rpo.reports.comparison import accuracy_by, at, changed_options, cost_of, differences
 from openrlhf_rpo.reports.event_files import event_folder, read_event_files
+from openrlhf_rpo.reports.page import document
 from openrlhf_rpo.reports.run import STEP_SECONDS, Run, columns, evaluation_columns, read_run, state_of
 from openrlhf_rpo.reports.summary import summarise
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, REUSED_TOTAL
@@ -98,6 +99,7 @@ def test_only_later_steps_are_read_again_unless_the_run_went_back(tmp_path, begi
         ({"evaluations": []}, "because it includes prefixes"),
         ({"evaluations": [], "kind": "plain"}, "because it is of the questions trained on"),
         ({}, "an earlier version of openrlhf_rpo wrote"),
+        ({"records": [record(1, rpo__score=1)]}, "an earlier version of openrlhf_rpo wrote"),
         ({"kept_from": 7}, "replaced before step 7 were pruned"),
         ({"notes": ("said elsewhere",)}, "said elsewhere"),
     ],
@@ -110,6 +112,12 @@ def test_a_run_with_everything_needs_no_note():
     run = build(planned_steps=2)
     run.records[-1].metrics["reward"] = 1.0
     assert state_of(run) == []
+
+
+@pytest.mark.parametrize("figures", [({"critic_loss": 0.1}, {}), ({}, {"critic_loss": 0.1}), ({"reward": 1}, {})])
+def test_a_run_whose_critic_alone_trains_for_a_while_is_not_taken_for_an_old_one(figures):
+    """--critic.freezing_steps; and a step of which something is missing says nothing about the others."""
+    assert state_of(replace(build(), records=[record(step, **found) for step, found in enumerate(figures, 1)])) == []
 
 
 def test_a_figure_that_is_not_finite_is_null():
@@ -180,6 +188,33 @@ def test_event_files_of_something_else_are_refused(tmp_path):
         read_event_files(tmp_path, "x")
 
 
+def log_ours(folder, reused):
+    """Two steps of our own run whose initial cache took 1000 tokens, and evaluations from the start on."""
+    with SummaryWriter(folder) as writer:
+        for step in (1, 2):
+            figures = {GENERATED_TOTAL: 1000 + 100 * step, REUSED_TOTAL: reused * step, STEP_SECONDS: 10}
+            for name, value in figures.items():
+                writer.add_scalar(f"train/{name}", value, step)
+        for step in (0, 2):
+            writer.add_scalar("eval/eval_default_pass1", 0.5 + step / 10, step)
+    return read_event_files(folder, "ours")
+
+
+def test_what_the_event_files_of_our_own_run_do_not_say_is_not_made_up(tmp_path):
+    """The total includes the initial cache, whose tokens are in the database alone."""
+    run = log_ours(tmp_path, reused=50)
+    assert run.replays and run.initial_tokens is None and not any(text.startswith("Saved") for text in sentences(run))
+    assert accuracy_by(run, "tokens") == [(1200.0, pytest.approx(0.7))]
+    assert document("t", "", [run])["runs"][0]["initial_tokens"] is None
+
+
+def test_a_run_of_unknown_method_that_reused_nothing_did_not_replay(tmp_path):
+    assert not log_ours(tmp_path, reused=0).replays
+    known = build(options={"rpo.method": '"rpo"'})
+    known.records[-1].metrics[REUSED_TOTAL] = 0.0  # an epoch without paths yet
+    assert known.replays
+
+
 # ── Several runs ──
 
 
@@ -205,6 +240,16 @@ def test_runs_of_other_data_are_compared_with_a_note_that_names_what_differs():
     [note] = differences([one, other])
     assert "not have the same training questions (fingerprints: a d1, b d2)" in note and "accuracies can be compared" in note
     assert differences([one, one]) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("m1", "weights of the base model (fingerprints: a w1, b w2)"), ("m2", "base model (fingerprints: a m1,")],
+)
+def test_runs_that_start_from_other_weights_are_compared_with_one_note(model, words):
+    one = build(fingerprints={"base model": "m1", "weights": "w1"})
+    [note] = differences([one, build("b", fingerprints={"base model": model, "weights": "w2"})])
+    assert f"not have the same {words}" in note and note.endswith("compare the gain, not the final accuracy.")
 
 
 def test_a_run_that_does_not_say_what_it_is_of_is_named():
@@ -236,6 +281,23 @@ def test_what_was_saved_is_counted_against_whole_paths():
         assert "100 tokens were taken" in saved and f"would have been {whole} tokens" in saved and said in saved
         assert (f"the initial cache took {initial}" in saved) == (initial > 0)
     assert not any(text.startswith("Saved") for text in sentences(build(initial_tokens=300)))  # forged: nothing is left
+
+
+def test_shares_count_every_sample_once():
+    """Steps of 10, 30 and 10 samples: a share of 1, 0 and 1 is 40% of them, where the mean of the steps is 67%."""
+    totals, shares = (1100, 1400, 1500), (1.0, 0.0, 1.0)
+    names = ("groups_without_variance", "groups_all_right", "truncated_rate", "path_length", "policy_age", "policy_age_max")
+    records = [
+        record(step, rpo__generated_tokens=10, **{f"rpo__{name}": share for name in names}, rpo__groups_all_wrong=1 - share)
+        for step, share in enumerate(shares, 1)
+    ]
+    for made, total, seconds, busy in zip(records, totals, (60, 20, 20), (0.5, 1, 1), strict=True):
+        made.metrics.update({GENERATED_TOTAL: total, STEP_SECONDS: seconds, "rpo/rollout_busy": busy, "rpo/train_busy": 1})
+    told = "\n".join(sentences(replace(build(initial_tokens=1000), records=records)))
+    assert "in 40% of the groups" in told and "all right 40%, all wrong 60%" in told and "40.0% of the samples" in told
+    assert "the rollout side worked 70% of" in told and "policies 0.4 steps behind" in told
+    unknown = replace(build(initial_tokens=None), records=records)  # the first step counts as an average one of 20
+    assert "in 50% of the groups" in "\n".join(sentences(unknown))
 
 
 def test_a_plain_run_saves_nothing_and_is_not_said_to():

@@ -1,5 +1,7 @@
 """The sample log: every sample, complete files, the size limit, and what a resumed run removes."""
 
+from unittest.mock import MagicMock
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,6 +10,7 @@ from datasets import load_dataset
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.run.samples import SCHEMA, SampleLog, read_samples, sample_files
+from openrlhf_rpo.trainer import _RPOTrainer
 from openrlhf_rpo.types import Group, Path, Prefix, Question, Sample
 
 PREFIX = Prefix((5, 6), (-1.0, -1.0), 3, Path("q", (5, 6, 7, 8, 1), None, "stop", 1.0, 1.0))
@@ -66,6 +69,20 @@ def test_a_resumed_run_removes_what_is_newer_and_writes_it_again(tmp_path):
     made.write(2, [group(response=(9,))], [])
     made.write(2, [group(response=(9,))], [])
     assert steps(made) == [1, 2]
+
+
+def test_a_resumed_run_that_keeps_none_removes_the_newer_ones_too(tmp_path):
+    """--rpo.log_samples may change: what is left would be shown as the samples of steps that ran again."""
+    made = log(tmp_path)
+    for step in (1, 2, 3):
+        made.write(step, [group()], [])
+    run = MagicMock(samples=None)
+    run.args.ckpt.path = str(tmp_path)
+    state = {"global_step": 1, "total_consumed_prompts": 4, "kl_coef": 0.0, "reward_failures": 0}
+    run.client_states.return_value, run.init_checkpoint_states.return_value = {}, state
+    run.cache.records.return_value, run.cache.count.return_value = [], 1
+    assert _RPOTrainer.resume(run) == 1
+    assert steps(made) == [1]
 
 
 def test_the_oldest_go_beyond_the_bound_and_the_newest_stays(tmp_path):
