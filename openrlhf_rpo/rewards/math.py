@@ -1,10 +1,11 @@
 r"""Accuracy of a mathematical answer: 1.0 if it equals the label, else 0.0.
 
-The answer is the content of the last \boxed{...} in the response or, without a box, what follows the last "the answer is" or
-"answer:". A number elsewhere in the text does not count, so a truncated response is not rewarded by luck. Answers are
-equal if their text is, or if math-verify (https://github.com/huggingface/Math-Verify) says so: \frac{84}{2} equals 42.
-What it misreads is rewritten for it: 12\,345, which it would multiply, and 4.5e33, which is then read both ways, as e may
-be Euler's number. It compares six decimals, so numbers below a thousandth must also be within a thousandth of each other.
+The answer is the content of the last \boxed{...} in the response or, without a box, the number or formula that directly
+follows the last "answer is", "answer:", <answer> or, in the last line, ####. A number elsewhere in the text does not count,
+so a truncated response is not rewarded by luck. Answers are equal if their text is, or if math-verify
+(https://github.com/huggingface/Math-Verify) says so: \frac{84}{2} equals 42. What it misreads is rewritten for it: 12\,345,
+which it would multiply, and 4.5e33, which is then read both ways, as e may be Euler's number. It compares six decimals, so
+numbers below a thousandth must also be within a thousandth of each other.
 
 Degenerate cases: no answer, an empty or unclosed box, or an expression that cannot be parsed or compared in time
 (\boxed{9^{9^{9}}}) gives 0.0. With a label that cannot be parsed only the same text in the box gives 1.0; ``unparsable``
@@ -25,10 +26,19 @@ _BOX = re.compile(r"\\boxed\s*\{")
 # 12\,345 and 12 345 678; not 1.234 567
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|[~ \u00a0\u2009\u202f])\d{3})+(?!\d)")
 _DIGITS, _POWER = r"(\d+(?:\.\d*)?|\.\d+)", r"([+-]?\d{1,4})"
-_SAID = re.compile(r"(?i)\banswer(?:\s+(?:to|for)\b[^.:\n]{0,80}?)?(?:\s+is\b|\W{0,3}[:=])")
+# Every repetition is bounded, so that no response takes long.
+_NUMBERS = r"[-+]?[\d.(][\d.,/*^()+ -]{0,99}"
+_SAID = re.compile(
+    r"(?i)(?:\banswer(?:\s{1,9}(?:to|for)\b[^.:\n]{0,80}?)?"
+    r"(?:\s{1,9}(?:is|equals|should be|must be)\b|[*\s]{0,4}[:=]|[* ]{0,4}\n)"
+    r"|<answer>|####(?=.{0,99}\s{0,9}\Z))[\s*:]{0,9}"
+    r"(?:(?:thus|therefore|hence|then|simply|just|exactly|equal to)\b[\s,]{0,3})?"
+    r"(?:\$\$?([^$]{1,300})\$|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]"
+    rf"|(?:\w{{1,20}}\s?=\s?)?({_NUMBERS}(?:=\s?{_NUMBERS}){{0,9}}))"
+)
 _ABOUT = re.compile(r"^\s*\\(?:approx|sim)(?![a-zA-Z])")
 _EXPONENT = re.compile(rf"(?<![\w.\\]){_DIGITS}[eE]{_POWER}(?![\w.])")
-_ANSWER = (
+_BOXED = (
     LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False),
     ExprExtractionConfig(try_extract_without_anchor=False),
 )
@@ -85,7 +95,7 @@ def _read(expression: str) -> list[Any]:
     """What an answer or a label may mean."""
     plain = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), _ABOUT.sub("", expression))
     texts = dict.fromkeys((plain, _EXPONENT.sub(_power, plain)))
-    return [meaning for text in texts for meaning in _parse(_boxed(text), _ANSWER)]
+    return [meaning for text in texts for meaning in _parse(_boxed(text), _BOXED)]
 
 
 def _power(found: re.Match[str]) -> str:
@@ -97,9 +107,13 @@ def _boxed(expression: str) -> str:
 
 
 def _said(response: str) -> list[Any]:
-    """What the text after the last "answer is" may mean."""
-    found = list(_SAID.finditer(response))
-    return _parse(f"The final answer is {response[found[-1].end() :]}", _ANSWER) if found else []
+    """What the last answer outside a box may mean; nothing if none can be read."""
+    for found in reversed(list(_SAID.finditer(response))[-5:]):  # enough to look at
+        *formula, numbers = found.groups()
+        plain = (numbers or "").rpartition("=")[2].strip().rstrip(" .,(*+-/^")
+        if meanings := _read(next(filter(None, formula), plain)):
+            return meanings
+    return []
 
 
 def _equal(gold: Any, answer: Any) -> bool:

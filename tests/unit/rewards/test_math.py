@@ -39,6 +39,23 @@ from openrlhf_rpo.rewards.math import last_boxed, math_reward, parses, unparsabl
         (r"\boxed{0.0000000715}", r"\frac{1}{13983816}"),
         (r"\boxed{50}", r"50\%"),
         ("42, I think. **Answer:** 42", "42"),
+        ("**Answer: 42**", "42"),
+        ("**Final Answer**\n\n$42$", "42"),
+        ("Answer:\n\n42", "42"),
+        ("<think>6 * 7</think><answer> 42 </answer>", "42"),
+        ("6 * 7 makes\n#### 42\n", "42"),
+        ("The answer is **42**.", "42"),
+        ("The answer should be 42 apples.", "42"),
+        ("The answer is 6 * 7 = 42.", "42"),
+        ("The answer is x = 42.", "42"),
+        ("The answer is -3.5.", "-3.5"),
+        ("The answer is \\(\\frac{1}{2}\\), as 3 = 3.", "0.5"),
+        ("The answer is $12\\,345$.", "12345"),
+        ("The final answer is 42, where x = 3.", "42"),
+        ("The final answer is: 42 (a = 6, b = 7).", "42"),
+        ("The answer is 42.\n\nCheck: $x = 3$ works.", "42"),
+        ("The answer is 42. I am confident this answer is correct.", "42"),
+        ("Answer: 42\n\nI verified the answer: it is right.", "42"),
         ("The answer to the first question is 7. So the answer is thus 42.", "42"),
     ],
 )
@@ -54,6 +71,10 @@ def test_an_equal_answer_is_worth_1(response, label):
         ("I bought 42 apples and then", "42"),  # a truncated response holds numbers, not an answer
         ("To check the answer, note that there are 42 apples and", "42"),
         ("The answer is 42. No: the answer is 41", "42"),
+        ("The final answer is 42, where x = 3.", "3"),
+        ("That is not the answer. 42 apples", "42"),
+        ("#### 42. Solve the rest\nThis is", "42"),
+        ("The answer is not 42", "42"),
         (r"\boxed{42", "42"),
         (r"\boxed{}", "42"),
         (r"\boxed{}", ""),
@@ -103,6 +124,14 @@ def test_an_answer_too_large_to_compare_is_worth_0(monkeypatch):
 )
 def test_an_answer_of_many_digits_is_read_in_time(answer):
     assert math_reward(f"\\boxed{{{answer}}}", "4.5e33") == 0.0
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "part", ["\n ", "*", " ", "answer is \\(", "answer to ", "answer is $x", "answer is 1=", "#### 1\n", "1+"]
+)
+def test_no_response_makes_the_search_for_an_answer_long(part):
+    assert math_reward("the answer" + part * 50_000, "42") == 0.0
 
 
 def test_a_long_response_without_an_answer_is_worth_0():
