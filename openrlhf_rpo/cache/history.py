@@ -27,6 +27,7 @@ from openrlhf_rpo.cache.rows import (
     holds_nothing,
     kept_from,
     kept_steps,
+    last_visits,
     latest_step,
     name_of,
     newest,
@@ -298,10 +299,9 @@ class CacheHistory:
                 yield visit_of(row)
 
     def last_visits(self) -> dict[str, int]:
-        """The step of each question's newest visit; reads no visit."""
+        """The step of each question's newest visit."""
         with self._transaction() as session:
-            query = select(VisitRow.question_id, func.max(VisitRow.step)).group_by(VisitRow.question_id)
-            return {question_id: step for question_id, step in session.execute(query)}
+            return last_visits(session)
 
     # ── Helpers ──
 

@@ -4,10 +4,11 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Sequence, Set
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from openrlhf_rpo.cache.models import PathRow, VisitRow
+from openrlhf_rpo.cache.rows import last_visits
 from openrlhf_rpo.types import CacheDecision
 
 
@@ -25,8 +26,7 @@ class ReplayQueue:
     @classmethod
     def load(cls, session: Session) -> "ReplayQueue":
         """The queue of a database. Sorted here, because databases sort text differently."""
-        last = select(VisitRow.question_id, func.max(VisitRow.step)).group_by(VisitRow.question_id)
-        visited: dict[str, int] = {question_id: step for question_id, step in session.execute(last)}
+        visited = last_visits(session)
         cached = session.scalars(select(PathRow.question_id).distinct())
         bare = session.execute(select(VisitRow.question_id, VisitRow.step).where(VisitRow.start_bare))
         return cls(

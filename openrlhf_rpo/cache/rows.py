@@ -257,6 +257,12 @@ def latest_step(session: Session) -> int:
     return 0 if run_value(session, INITIALISED) is not None else -1
 
 
+def last_visits(session: Session) -> dict[str, int]:
+    """The step of each question's newest visit; reads no visit."""
+    query = select(VisitRow.question_id, func.max(VisitRow.step)).group_by(VisitRow.question_id)
+    return {question_id: step for question_id, step in session.execute(query)}
+
+
 def holds_nothing(session: Session) -> bool:
     """Whether the command that created the cache ended before sampling anything."""
     return latest_step(session) == -1 and run_value(session, INITIAL_TOKENS) is None

@@ -41,16 +41,15 @@ class Snapshot:
         if self._connection.dialect.name == "sqlite":
             sqlite.backup(self._connection, target)
             return
-        with sqlite.replacing(target) as temporary:
-            copy = sqlite.sqlite_engine(temporary)
-            try:
-                with readable_errors(str(target)), copy.begin() as connection:
-                    upgrade(connection, str(target))
-                    with readable_errors(self.where):
-                        _copy_rows(self._connection, connection)
-            finally:
-                copy.dispose()
-            sqlite.make_one_file(temporary)
+        with (
+            sqlite.replacing(target) as temporary,
+            readable_errors(str(target)),
+            sqlite.private_engine(temporary) as copy,
+            copy.begin() as connection,
+        ):
+            upgrade(connection, str(target))
+            with readable_errors(self.where):
+                _copy_rows(self._connection, connection)
 
 
 class Database:

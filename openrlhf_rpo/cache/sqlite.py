@@ -65,15 +65,22 @@ def _text(data: bytes) -> str | bytes:
 def _read_only_url(file: pathlib.Path) -> URL:
     """A reader's URL. Without a log, its mode leaves no empty one behind; ``query_only`` prevents writing.
 
-    Immutable when the folder is read-only: a reader could not create the log's index there.
+    Immutable, which needs no locks, when it is a checkpoint's copy, or the folder is read-only: a reader could not create
+    the log's index there.
     """
     query = {"mode": "ro", "uri": "true"}
     if not any(file.with_name(file.name + suffix).exists() for suffix in _SIDE_FILES):
-        if os.access(file.parent, os.W_OK):
+        if _logs(file) and os.access(file.parent, os.W_OK):
             query["mode"] = "rw"
         else:
             query["immutable"] = "1"
     return URL.create("sqlite", database=_uri(file), query=query)
+
+
+def _logs(file: pathlib.Path) -> bool:
+    """Whether its header asks for a write-ahead log, as every cache's does but a copy's."""
+    with file.open("rb") as opened:
+        return opened.read(20)[18:] == b"\2\2"
 
 
 def _uri(file: pathlib.Path) -> str:
@@ -170,6 +177,16 @@ def memory_copy(connection: sqlite3.Connection) -> Engine:
     copy.text_factory = _text
     connection.backup(copy)
     return create_engine("sqlite://", creator=lambda: copy, poolclass=StaticPool)
+
+
+@contextlib.contextmanager
+def private_engine(file: pathlib.Path) -> Iterator[Engine]:
+    """An engine for a new file that nobody else knows, in one connection; its transactions include schema changes."""
+    with _private(file) as connection:
+        connection.isolation_level = None
+        engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+        event.listen(engine, "begin", lambda begun: begun.exec_driver_sql("BEGIN"))
+        yield engine
 
 
 def make_one_file(file: pathlib.Path) -> None:

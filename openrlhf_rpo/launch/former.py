@@ -93,7 +93,7 @@ _METHOD_OF = {  # (cut rule, update rule, loss on the prefix) -> method
     ("verify", "every", "include"): {"rpo.method": "verify"},
 }
 _RENAMED = {"rpo.cut.max_reuses": "rpo.replay.max_reuses", "rpo.cut.lenience": "rpo.verify.lenience"}
-_NONE = "none of this version"
+_UNIFORM = '"uniform"'
 _KEPT_VALUES = {"rpo.cut.fresh_share": 0.0, "rpo.replay.by": "batch", "rpo.advantage.weight": "response"}
 
 
@@ -103,8 +103,6 @@ def translated(stored: Mapping[str, str]) -> dict[str, str]:
     ``rpo.method`` is "none of this version" when no current method does what the run did. Raises UsageError for options that
     no version stored together.
     """
-    if stored.get("rpo.select", '"uniform"') != '"uniform"':  # questions were chosen in another order
-        return {**stored, "rpo.method": json.dumps(_NONE)}
     if "rpo.cut.rule" not in stored:
         return dict(stored)
     try:
@@ -113,6 +111,12 @@ def translated(stored: Mapping[str, str]) -> dict[str, str]:
         raise UsageError(
             f"the options stored in the cache are of no version (at {error}): use another --ckpt.path"
         ) from error
+
+
+def removed(stored: Mapping[str, str]) -> list[str]:
+    """A phrase for each option that steered the run (name -> JSON) and is gone without a successor."""
+    value = stored.get("rpo.select", _UNIFORM)
+    return [] if value == _UNIFORM else [f"--rpo.select was {value}, which no version has any more"]
 
 
 def _translated(stored: Mapping[str, str]) -> dict[str, str]:
@@ -133,5 +137,5 @@ def _former_method(was: Mapping[str, object]) -> dict[str, str]:
     same = all(was.get(name, kept) == kept for name, kept in _KEPT_VALUES.items())
     known = _METHOD_OF.get(rules)  # type: ignore[arg-type]
     if known is None or turns or not plain or not same or str(was["rpo.budget.rule"]).startswith("factor"):
-        return {"rpo.method": _NONE}
+        return {"rpo.method": "none of this version"}
     return known

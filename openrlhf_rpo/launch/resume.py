@@ -12,7 +12,7 @@ from openrlhf_rpo.cache.history import CacheHistory
 from openrlhf_rpo.cache.session import SQLITE
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.launch.former import translated
+from openrlhf_rpo.launch.former import removed, translated
 from openrlhf_rpo.run.checkpoints import Checkpoints, keeps_best, step_of
 from openrlhf_rpo.run.files import cache_copy_path, cache_name, cache_url, fingerprints
 from openrlhf_rpo.run.steering import PROCESSES, changed_options, note_on_episodes, steering_options
@@ -129,7 +129,7 @@ def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, 
             "as wrote them. Give the former --actor.num_nodes x --actor.num_gpus_per_node (and --critic...), or convert "
             "the checkpoint with DeepSpeed's ds_to_universal and add --ds.use_universal_ckpt"
         )
-    changes = changed_options(stored, now)
+    changes = changed_options(stored, now) + removed(stored)
     if changes and not args.rpo.allow_changed_options:
         raise UsageError(
             f"the run in {cache_name(args)} was started with other options, and would not go on as it was: "

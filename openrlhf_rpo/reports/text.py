@@ -41,9 +41,9 @@ def sample_folder(url: str) -> Path | None:
 
 
 def missing_samples(url: str, run: Run) -> str:
-    """A note if the run has steps and its cache lies neither beside samples nor beside checkpoints; else empty."""
+    """A note if the run has steps and its cache lies neither beside samples nor in --ckpt.path; else empty."""
     folder = sample_folder(url)
-    if not run.records or folder and (folder.is_dir() or folder.with_name("_actor").is_dir()):
+    if not run.records or folder and (folder.is_dir() or folder.with_name("writer").exists()):
         return ""
     return (
         f"No samples are shown: if the run kept them (--rpo.log_samples), put {FOLDER} of its --ckpt.path beside "

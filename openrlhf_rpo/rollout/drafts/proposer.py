@@ -21,8 +21,8 @@ from openrlhf_rpo.rollout.drafts.sampler import CoupledSampler
 from openrlhf_rpo.rollout.drafts.speculation import GROUP
 
 LOGITS = 2**30
-"""Bytes of float32 logits that a pass may spend on drafted tokens. vLLM's profile sets aside a row of logits a request for
-them, which with a large vocabulary is more; a row for each of 15 tokens of 1,024 requests would run out of memory."""
+"""Bytes of float32 logits that a pass may spend on drafted tokens, or the row a request that vLLM's profile sets aside. 15
+tokens of each of 1,024 requests, with a vocabulary of 152,000, would take nine times as much."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Proposer:
             self._count(sampled_token_ids)
         if not self.groups or not self.pays(sampled_token_ids):
             return [[] for _ in sampled_token_ids]
-        most = min(self.most, max(1, self.rows // len(sampled_token_ids)))
+        most = min(self.most, self.rows // len(sampled_token_ids))
         return [
             self._draft(row, token_ids_cpu[row, : num_tokens_no_spec[row]], most) if sampled else []
             for row, sampled in enumerate(sampled_token_ids)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.launch.former import FORMER, FORMER_VALUES, refuse_former, translated
+from openrlhf_rpo.launch.former import FORMER, FORMER_VALUES, refuse_former, removed, translated
 from openrlhf_rpo.launch.options import build_parser
 
 
@@ -104,10 +104,9 @@ def test_a_run_that_no_method_of_today_goes_on_with_says_so(changes):
     assert of(options(**changes))["rpo.method"] == "none of this version"
 
 
-def test_a_run_that_chose_its_questions_goes_on_only_if_that_is_allowed():
-    stored = {"rpo.method": '"off"', "rpo.select": '"signal"'}
-    assert translated(stored)["rpo.method"] == '"none of this version"'
-    assert translated(stored | {"rpo.select": '"uniform"'})["rpo.method"] == '"off"'
+def test_what_steered_a_run_and_is_gone_is_named():
+    assert removed({"rpo.method": '"off"', "rpo.select": '"uniform"'}) == removed({}) == []
+    assert removed({"rpo.select": '"signal"'}) == ['--rpo.select was "signal", which no version has any more']
 
 
 def test_a_run_of_today_is_as_it_is():

@@ -95,7 +95,7 @@ def test_samples_that_are_not_beside_the_cache_are_missed(report, run):
     (run / FOLDER).mkdir()
     assert missed not in report(run)[1]
     (run / FOLDER).rmdir()
-    (run / "_actor").mkdir()  # its checkpoints: it kept no samples
+    (run / "writer").touch()  # as in --ckpt.path: it kept no samples
     assert missed not in report(run)[1]
 
 
