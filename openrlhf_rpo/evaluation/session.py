@@ -78,7 +78,8 @@ def training_args(model: str, data: str, words: Sequence[str], split: str = "tra
     base = [str(word) for pair in _BASE.items() for word in pair]
     if not given & set(_REWARDS):
         base += ["--rpo.reward.functions", "math"]
-    args = parse([*base, "--actor.model_name_or_path", model, "--eval.dataset", data, "--eval.split", split, *words])
+    with contextlib.redirect_stdout(sys.stderr):  # OpenRLHF prints recommendations
+        args = parse([*base, "--actor.model_name_or_path", model, "--eval.dataset", data, "--eval.split", split, *words])
     if "--data.max_len" not in given:
         args.data.max_len = None  # ``prepare`` reads it from the model
     for group in ("actor", "ref", "critic", "reward"):

@@ -33,10 +33,10 @@ def import_(args: Namespace, out: Output) -> int:
     if own := sorted(given & _OWN):
         raise UsageError(f"{own[0]}: `cache import SOURCE` sets it itself, leave it out")
     upstream.check_version()
-    run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])
-    source = import_source(run)  # if missing, said without naming an option the user did not give
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # the checks and vLLM's import print
+        with contextlib.redirect_stdout(sys.stderr):  # OpenRLHF's checks and vLLM's import print
+            run = parse([*args.training, "--rpo.init.mode", "import", "--rpo.init.source", args.source])
+            source = import_source(run)  # if missing, said without naming an option the user did not give
             report = _import(run, RPOConfig.from_namespace(run.rpo), source)
     except RewardFailures as error:
         raise Failed(f"{error}\n  Run the same command again to continue where it stopped") from error

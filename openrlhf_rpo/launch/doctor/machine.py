@@ -169,15 +169,21 @@ def _shared_devices(args: SimpleNamespace) -> str:
     return " (the reference shares the actor's: --train.colocate_actor_ref)" if args.train.colocate_actor_ref else ""
 
 
-def disk(folder: str, needed: int, why: str) -> Finding:
-    """Free space where ``folder`` is or will be, against ``needed`` bytes; ``why`` explains the sum."""
+def existing(folder: str) -> Path:
+    """``folder``, or the nearest folder above it that exists."""
     place = Path(folder).absolute()
     while not place.exists():
         place = place.parent
+    return place
+
+
+def disk(folder: str, needed: int, why: str) -> Finding:
+    """Free space where ``folder`` is or will be, against ``needed`` bytes; ``why`` explains the sum."""
+    place = existing(folder)
     free = shutil.disk_usage(place).free
     message = f"{gib(free)} free at {place}; {why}"
     if free < needed:
-        return Finding(FAIL, "disk", message, "free space, lower --ckpt.max_num, or use another --ckpt.path")
+        return Finding(FAIL, "disk", message, "free space, lower --ckpt.max_num, or use another folder")
     if free < needed + 5 * GIB and needed > GIB:
         return Finding(WARN, "disk", message, "free some more for logs, samples and Ray's object store")
     return Finding(PASS, "disk", message)

@@ -9,7 +9,6 @@ from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_rpo.algo.methods import RPO, Paper
 from openrlhf_rpo.cache.errors import CacheOlder
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.config import RPOConfig
@@ -19,6 +18,7 @@ from openrlhf_rpo.launch.doctor import memory
 from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
 from openrlhf_rpo.launch.doctor.machine import device_memory, device_name, disk, host_memory
 from openrlhf_rpo.launch.doctor.plan import a_step
+from openrlhf_rpo.launch.doctor.storage import by_disk, stored
 from openrlhf_rpo.launch.former import translated
 from openrlhf_rpo.launch.preflight import (
     check_folder,
@@ -35,7 +35,7 @@ from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.reward_pool import RewardLoadError
 from openrlhf_rpo.rollout.scoring import RewardFailures, check_reward_source, make_scorer
-from openrlhf_rpo.run.checkpoints import Checkpoints, keeps_best
+from openrlhf_rpo.run.checkpoints import Checkpoints
 from openrlhf_rpo.run.files import cache_name, cache_url, fingerprints
 from openrlhf_rpo.run.steering import steering_options
 from openrlhf_rpo.training.passes import cannot_share
@@ -81,7 +81,8 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
             check_folder(path, flag)
         except UsageError as error:
             yield Finding(FAIL, "disk", str(error))
-    yield disk(*disk_needed(shape, critic, args, config, len(questions), steps))
+    for needed in by_disk(stored(shape, critic, args, config, len(questions), steps)):
+        yield disk(*needed)
     cache = cache_finding(args, questions, tokenizer)
     yield cache
     if cache.level == PASS and (warning := not_verifiable(cache_url(args), config)):
@@ -304,49 +305,7 @@ def reward(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) 
         yield Finding(WARN, "reward", message, remedy)
 
 
-# ── Disk and cache ──
-
-
-BYTES_PER_TOKEN = 4.5
-"""Of a stored path, with its log-probs; 4.3 were measured (docs/cache.md, Scale)."""
-
-
-def disk_needed(
-    shape: memory.ModelShape, critic: int, args: SimpleNamespace, config: RPOConfig, questions: int, steps: int
-) -> tuple[str, int, str]:
-    """Folder, upper bound in bytes, and its sum: every path at its longest, and all paths in every checkpoint."""
-    one = memory.checkpoint_bytes(shape, critic, args)
-    kept, which = checkpoints_at_once(args)
-    exports = saves(args, steps) if args.ckpt.save_hf else 0
-    model = (shape.adapter or shape.parameters) * memory.weight_bytes(args)  # OpenRLHF saves an adapter alone
-    final = model + (critic * memory.weight_bytes(args) if args.critic.save_value_network else 0)
-    per_visit = 1 if type(config.method) in (RPO, Paper) else args.rollout.n_samples_per_prompt
-    rows = questions + steps * args.rollout.batch_size * per_visit
-    cache = int(rows * args.data.max_len * BYTES_PER_TOKEN)
-    needed = kept * (one + cache) + exports * model + final + cache
-    exported = f"{exports:,} models of --ckpt.save_hf, which nothing removes, x {memory.gib(model)}, " if exports else ""
-    why = (
-        f"at most {memory.gib(needed)} are needed: {kept} checkpoints ({which}) x {memory.gib(one)} with a copy of the path "
-        f"cache, {memory.gib(cache)}, in each, {exported}the final model {memory.gib(final)}, the path cache itself "
-        f"({rows:,} paths x {args.data.max_len:,} tokens x {BYTES_PER_TOKEN:g} bytes)"
-    )
-    return args.ckpt.path, needed, why
-
-
-def checkpoints_at_once(args: SimpleNamespace) -> tuple[int, str]:
-    """The most checkpoints on the disk at a time, and which: an old one goes only after the new one is complete."""
-    regular = max(1, args.ckpt.max_num) if args.ckpt.save_steps > 0 else 0
-    best = int(keeps_best(args))
-    if args.ckpt.disable_ds or not regular + best:
-        return 0, "none is written"
-    which = ["--ckpt.max_num"] * bool(regular) + ["the best one"] * best + ["the one that is being written"]
-    return regular + best + 1, listed(which)
-
-
-def saves(args: SimpleNamespace, steps: int) -> int:
-    """The most checkpoints in the whole run: any evaluation, including the final one, may be the best so far."""
-    regular = steps // args.ckpt.save_steps if args.ckpt.save_steps > 0 else 0
-    return regular + (math.ceil(steps / args.eval.steps) if keeps_best(args) else 0)
+# ── Cache ──
 
 
 def cache_finding(args: SimpleNamespace, questions: list[Question], tokenizer: Any) -> Finding:

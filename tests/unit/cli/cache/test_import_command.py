@@ -63,8 +63,9 @@ def training_options(data: File, folder: File) -> list[object]:
 def test_worked_solutions_become_the_initial_cache_of_a_run(data, tmp_path, capsys) -> None:
     """In a process of its own, so that all that is imported may speak: standard output is the answer's alone."""
     words = training_options(data, tmp_path / "run")
-    done = cache_command("import", f"{data}:worked", *words, "--json")
+    done = cache_command("import", f"{data}:worked", *words, "--train.dynamic_batch_enable", "--json")
     assert done.returncode == 0, done.stderr
+    assert "[Warning]" in done.stderr  # OpenRLHF's
     told = json.loads(done.stdout)
     assert (told["read"], told["matched"], told["imported"], told["questions"]) == (8, 8, 6, 8)
     assert told["skipped"] == {"not_rewarded": 1, "empty": 1}

@@ -4,10 +4,11 @@ import pytest
 
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import UsageError
-from openrlhf_rpo.launch.doctor import machine
+from openrlhf_rpo.launch.doctor import machine, storage
 from openrlhf_rpo.launch.doctor.findings import FAIL
 from openrlhf_rpo.launch.doctor.memory import ModelShape
-from openrlhf_rpo.launch.doctor.training import critic_parameters, disk_needed, model_shape
+from openrlhf_rpo.launch.doctor.storage import Stored, by_disk, stored
+from openrlhf_rpo.launch.doctor.training import critic_parameters, model_shape
 
 CACHE = 32 * 768 * 4.5  # 16 questions, 2 steps of 8
 CRITIC = {"algo__advantage__estimator": "gae", "critic__num_gpus_per_node": 1}
@@ -27,9 +28,36 @@ def needed(parse, usual):
         args = parse(**usual | {"ckpt__save_steps": 1, "ckpt__max_num": 3} | changes)
         args.ds.param_dtype = "bf16"
         shape, critic = ModelShape(1000, 1, 1, 1, 1, 1), 100 if args.critic.model_name_or_path else 0
-        return disk_needed(shape, critic, args, RPOConfig.from_namespace(args.rpo), 16, 2)[1:]
+        parts = stored(shape, critic, args, RPOConfig.from_namespace(args.rpo), 16, 2)
+        return sum(part.n_bytes for part in parts), ", ".join(part.words for part in parts)
 
     return sum_up
+
+
+def test_what_is_on_one_disk_is_compared_with_its_space(monkeypatch):
+    monkeypatch.setattr(storage, "_disk_of", {"/shared/c": 1, "/shared/m": 1, "/local": 2}.__getitem__)
+    parts = [
+        Stored("/shared/c", 3 << 30, "checkpoints"),
+        Stored("/local", 2 << 30, "cache"),
+        Stored("/shared/m", 1 << 30, "model"),
+    ]
+    assert by_disk(parts) == [
+        Stored("/shared/c", 4 << 30, "at most 4.0 GiB are needed: checkpoints, model"),
+        Stored("/local", 2 << 30, "at most 2.0 GiB are needed: cache"),
+    ]
+
+
+def test_a_cache_is_where_its_url_says(parse, usual, tmp_path):
+    def folders(url):
+        args = parse(**usual, rpo__cache__url=url)
+        return [
+            part.folder
+            for part in stored(ModelShape(1000, 1, 1, 1, 1, 1), 0, args, RPOConfig.from_namespace(args.rpo), 16, 2)
+        ]
+
+    args = parse(**usual)
+    assert folders(f"sqlite:///{tmp_path}/local/a.db") == [args.ckpt.path, args.ckpt.output_dir, str(tmp_path / "local")]
+    assert len(folders("postgresql+psycopg://u@host/db")) == 2
 
 
 def test_the_disk_holds_every_stored_path_and_a_copy_of_the_cache_in_every_checkpoint(needed):
