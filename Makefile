@@ -26,17 +26,19 @@ test: env ## all tests that need no GPU, but for the long ones
 	@echo "make test: all tests passed"
 
 long: env lighteval real ## the long ones: faults, two Ray nodes, every estimator and example, studies
-	.venv/bin/python -m pytest tests -m "(long or release) and not image" $(IN_PARALLEL) -v
+	.venv/bin/python -m pytest tests -m "(long or release) and not image" $(IN_PARALLEL) -v -rs
 	@echo "make long: all tests passed"
 
 image: env ## the Dockerfile's layers without Docker, in a bare Debian; as root, with debootstrap
+	@unshare --mount true && PATH=$$PATH:/usr/sbin command -v debootstrap >/dev/null || \
+	    { echo "make image: without the right to mount, or debootstrap, every test would be skipped" >&2; exit 1; }
 	.venv/bin/python -m pytest tests/image -m image -v
 	@echo "make image: all tests passed"
 
 bench: env ## one benchmark, its JSON as the last line: make bench NAME=frontier [QUICK=1]; without NAME, their list
 	@.venv/bin/python -m lab.bench $(or $(NAME),--help) $(if $(QUICK),--quick)
 
-gpu-test: ## the tests that need one NVIDIA GPU; in an environment with the extras gpu and dev, not in .venv
+gpu-test: ## the tests that need one NVIDIA GPU; in an environment of requirements/gpu.lock and pytest, not in .venv
 	@python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else sys.argv[1])' \
 	    "make gpu-test: torch sees no NVIDIA GPU in this environment, so every test would be skipped"
 	python -m pytest tests/gpu -m gpu -rs --durations 0

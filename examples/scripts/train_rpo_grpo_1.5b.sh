@@ -7,7 +7,7 @@
 # --rpo.method rpo. The paper does not state the learning rate and the KL weight: they are OpenRLHF's. The rest are this
 # project's defaults (docs/methods.md); for the paper's literal choices add --rpo.method paper.
 #
-# Needs: a node with 8 GPUs of 80 GB, the package with its gpu extra (see setup.py), and Ray: ray start --head
+# Needs: a node with 8 GPUs of 80 GB, the GPU environment (docs/quickstart.md), and Ray: ray start --head
 # Folder: $HOME/runs/rpo-grpo-1.5b, or RUN. Further flags are passed on. Not run on GPUs in this release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -4,7 +4,7 @@
 # mean counts as rewarded; every answer is stored, and later reused as far as the policy still agrees with it
 # (--rpo.method verify). A reward model scores after the rollout: no dynamic sampling, no --eval.dataset (docs/rewards.md).
 #
-# Needs: a node with 8 GPUs of 80 GB, the package with its gpu extra (see setup.py), and Ray: ray start --head
+# Needs: a node with 8 GPUs of 80 GB, the GPU environment (docs/quickstart.md), and Ray: ray start --head
 # Folder: $HOME/runs/rpo-reward-model, or RUN. Further flags are passed on. Not run on GPUs in this release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -92,7 +92,8 @@ def test_a_run_in_its_initial_cache_is_held_to_its_options_too(begun, run):
         {"rpo__reward__workers": 1, "rpo__reward__timeout": 5, "rpo__dynamic__max_batches": 20},
     ],
 )
-def test_logging_evaluation_checkpoints_and_hardware_may_change(begun, run, changes):
+def test_logging_evaluation_checkpoints_and_hardware_may_change(begun, run, changes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     begun(1)
     resume(run, **changes)
 
