@@ -218,15 +218,15 @@ class CacheHistory:
         return found
 
     def iter_paths(self, step: int | None = None) -> Iterator[Path]:
-        """Every cached path at ``step`` (default: now), sorted by question; few are in memory at a time.
+        """The paths in every slot at ``step`` (default: now), by question and slot; few are in memory at a time.
 
         They are one consistent snapshot, even while a run is writing.
         """
         with self._transaction() as session:
-            # Ids are sorted here and looked up in chunks, because databases sort text differently.
-            for ids in chunks(self._question_ids(session, step), CHUNK // 10):
-                rows = {row.question_id: row for row in session.scalars(newest_query(PathRow, step, ids))}
-                yield from (path_of(rows[question_id]) for question_id in ids)
+            # Sorted here, ids in chunks, because databases sort text differently. A question may have dozens of paths.
+            for ids in chunks(self._question_ids(session, step, slot=None), CHUNK // 50):
+                rows = session.scalars(newest_in_slots(ids, step))
+                yield from map(path_of, sorted(rows, key=lambda row: (row.question_id, row.slot)))
                 session.expunge_all()
 
     def count(self) -> int:
@@ -329,9 +329,10 @@ class CacheHistory:
             check(row, RunRow)
         return dict(sorted((row.key.removeprefix(prefix), row.value) for row in rows))
 
-    def _question_ids(self, session: Session, step: int | None, slot: int = OWN) -> list[str]:
+    def _question_ids(self, session: Session, step: int | None, slot: int | None) -> list[str]:
+        """Those with a path in ``slot`` (None: any) at ``step``."""
         self._need_kept(session, step)
-        query = select(PathRow.question_id).where(PathRow.slot == slot).distinct()
+        query = select(PathRow.question_id).where(*([] if slot is None else [PathRow.slot == slot])).distinct()
         return sorted(session.scalars(query if step is None else query.where(PathRow.step <= step)))
 
     def _need_kept(self, session: Session, step: int | None) -> None:

@@ -36,7 +36,7 @@ class QuestionIndex:
             return self._by_id[path.question_id]
         if path.question is None:
             return None
-        if path.label is None:
+        if not path.label:  # a run without --data.label_key stores ""
             found = self._by_text.get(path.question, [])
         else:
             found = self._by_label.get((path.question, _same(path.label)), [])

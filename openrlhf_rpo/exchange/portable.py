@@ -29,10 +29,11 @@ SCHEMA = pa.schema(
         ("reward", pa.float64()),
         ("prefix_length", pa.int64()),
         ("step", pa.int64()),
+        ("slot", pa.int64()),
         ("tokenizer", pa.string()),
     ]
 )
-_OF_PATH = ("question_id", "finish_reason", "score", "reward", "prefix_length", "step")
+_OF_PATH = ("question_id", "finish_reason", "score", "reward", "prefix_length", "step", "slot")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,8 @@ class PortablePath:
         """Raise ExchangeError unless its ids are in [0, ``vocabulary``)."""
         if self.token_ids and max(self.token_ids) >= vocabulary:
             raise ExchangeError(
-                f"{self.where}: token id {max(self.token_ids):,}, and the tokenizer's last is {vocabulary - 1:,}: it is no "
-                "path of this tokenizer. Export it again, with its text"
+                f"{self.where}: token id {max(self.token_ids):,}, and the model's last is {vocabulary - 1:,}. To take its "
+                "text instead, remove token_ids and log_probs from its row of an exported file (openrlhf-rpo cache export)"
             )
 
 

@@ -9,6 +9,7 @@ data.jsonl:solution           worked solutions in a column of a data set file
 import os
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path as File
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.matching import QuestionIndex, question_text
 from openrlhf_rpo.exchange.portable import SCHEMA, PortablePath, from_row, need_text
-from openrlhf_rpo.exchange.text import own_tokenizer, path_text
+from openrlhf_rpo.exchange.text import own_tokenizer, path_text, vocabulary
 from openrlhf_rpo.run.files import CACHE_FILE, tokenizer_fingerprint
 from openrlhf_rpo.tables import SUFFIXES, column_names, read_rows
 from openrlhf_rpo.types import Question
@@ -72,7 +73,7 @@ class DatabaseSource(Source):
                     score=path.score,
                     reward=path.reward,
                     tokenizer=theirs,
-                    where=f"{self}, question {path.question_id}",
+                    where=f"{self}, question {path.question_id}" + (f", slot {path.slot}" if path.slot else ""),
                 )
 
     def _check(self, cache: PathCache) -> None:
@@ -111,9 +112,21 @@ class ExportSource(Source):
         for number, row in enumerate(read_rows(self.file, SCHEMA.names), 1):
             where = f"{self.file}, row {number}"
             path = from_row(row, where)
-            if path.text is None and (path.token_ids is None or path.tokenizer != tokenizer):
-                raise ExchangeError(f"{where}: " + _OTHER_TOKENIZER.format(why="they have no text") + " --tokenizer MODEL")
+            if path.text is None and not path.is_of(tokenizer):
+                raise ExchangeError(f"{where}: {_unusable(path)}")
             yield path
+
+
+def _unusable(path: PortablePath) -> str:
+    """Why a path without text cannot be imported."""
+    if path.token_ids is None:
+        return "it has neither text nor token_ids, so it holds no path"
+    if path.tokenizer is None:
+        return (
+            "it has token_ids, but neither text nor tokenizer, so nobody knows what they mean. Add its text, or in the "
+            "column tokenizer the fingerprint of theirs, which openrlhf-rpo cache info shows"
+        )
+    return _OTHER_TOKENIZER.format(why="they have no text") + " --tokenizer MODEL"
 
 
 class SolutionsSource(Source):
@@ -158,6 +171,8 @@ def parse_source(text: str, input_key: str, label_key: str | None) -> Source:
     at_step = None if os.path.exists(text) else re.fullmatch(r"(.+)@(\d+)", text)
     place, step = (at_step[1], int(at_step[2])) if at_step else (text, None)
     if "://" not in place and not os.path.exists(place):
+        if os.path.isfile(name):  # such as data.csv:solution
+            raise ExchangeError(f"{text}: worked solutions are read from {', '.join(SUFFIXES)} files: convert {name}")
         raise ExchangeError(f"there is no file or folder {place}")
     return DatabaseSource(database_url(place), step)
 
@@ -173,21 +188,33 @@ def check_source(source: Source, questions: Sequence[Question], tokenizer: Any) 
     ``tokenizer`` is the run's. Scores, and thus which paths are stored, are known only later.
     """
     index, own = QuestionIndex(questions), tokenizer_fingerprint(tokenizer)
-    found, as_they_are = [], 0
+    size, of = vocabulary(tokenizer), Counter[str]()
     for path in source.checked(own):
-        found.append(index.find(path) is not None)
+        of["read"] += 1
         if path.is_of(own):
-            path.need_known(len(tokenizer))
-            as_they_are += path.log_probs is not None
-    if not any(found):
+            path.need_known(size)
+        if index.find(path) is not None:
+            of["matched"] += 1
+            of["ids"] += path.is_of(own)
+            of["log-probs"] += path.is_of(own) and path.log_probs is not None
+    if not of["matched"]:
         raise ExchangeError(
-            f"{source}: none of its {len(found):,} paths belongs to a question of this run. They are matched by "
+            f"{source}: none of its {of['read']:,} paths belongs to a question of this run. They are matched by "
             "question id, then by the question's text and its label"
         )
-    how = "ids and log-probs as they are" if as_they_are == len(found) else "made anew from their text, without log-probs"
-    if 0 < as_they_are < len(found):
-        how = f"ids and log-probs of {as_they_are:,} as they are, the others without log-probs"
-    return f"Initial cache from {source}: {sum(found):,} of {len(found):,} paths are of this run's questions, {how}"
+    how = _taken(of["matched"], of["ids"], of["log-probs"])
+    return f"Initial cache from {source}: {of['matched']:,} of {of['read']:,} paths are of this run's questions, {how}"
+
+
+def _taken(paths: int, with_ids: int, with_log_probs: int) -> str:
+    """How ``paths`` are imported, of which so many have the run's token ids, and so many log-probs of these."""
+    if with_log_probs == paths:
+        return "ids and log-probs as they are"
+    anew = "made anew from their text, without log-probs"
+    if not with_ids:
+        return anew
+    others = "" if with_ids == paths else f", the others {anew}"
+    return f"ids of {with_ids:,} as they are, {with_log_probs:,} of them with log-probs{others}"
 
 
 def _existing(name: str) -> File:

@@ -36,6 +36,15 @@ def own_tokenizer(model: str, fingerprint: str | None, *, offline: bool) -> Any:
     return tokenizer
 
 
+def vocabulary(tokenizer: Any) -> int:
+    """How many token ids the model of a loaded tokenizer samples from: often more than the tokenizer has, because its
+    embedding is padded. The model's code is never run."""
+    from transformers import PretrainedConfig
+
+    config, _ = PretrainedConfig.get_config_dict(tokenizer.name_or_path)
+    return max(len(tokenizer), (config.get("text_config") or config).get("vocab_size") or 0)
+
+
 def path_text(token_ids: Sequence[int], tokenizer: Any) -> str:
     """A path as text, without special tokens such as its end token."""
     return tokenizer.decode(list(token_ids), skip_special_tokens=True)

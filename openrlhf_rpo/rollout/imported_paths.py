@@ -4,7 +4,7 @@ Token ids and log-probs of the same tokenizer are kept. A path of another tokeni
 loses its log-probs, so its prefix never carries loss (``rollout/experience.py``).
 
 A path's score is kept. A path without one is scored like a sample, or counts as right (1.0) if the run has a reward model,
-which only runs in training. For each question the first admitted path is used.
+which only runs in training. For each question the first admitted path is used; those of a cache come in the order of slots.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.matching import QuestionIndex
 from openrlhf_rpo.exchange.portable import PortablePath
 from openrlhf_rpo.exchange.sources import Source
-from openrlhf_rpo.exchange.text import path_ids
+from openrlhf_rpo.exchange.text import path_ids, vocabulary
 from openrlhf_rpo.rollout.rollout import Rollout
 from openrlhf_rpo.run.files import tokenizer_fingerprint
 from openrlhf_rpo.tables import batched
@@ -87,14 +87,14 @@ def import_paths(
     slot = config.method.import_slot
     report = ImportReport(str(source), len(questions))
     index, done = QuestionIndex(questions), set(cache.question_ids(slot=slot))
-    tokenizer = tokenizer_fingerprint(rollout.tokenizer)
+    tokenizer, size = tokenizer_fingerprint(rollout.tokenizer), vocabulary(rollout.tokenizer)
     with tqdm(desc="Initial cache, import", unit="path", delay=2) as bar:
         for batch in batched(source.paths(tokenizer)):
             report.read += len(batch)
             candidates = [
                 candidate
                 for path in batch
-                if (candidate := _candidate(path, index, done, rollout, tokenizer, report)) is not None
+                if (candidate := _candidate(path, index, done, rollout, tokenizer, size, report)) is not None
             ]
             _score(candidates, rollout)
             entering = _admitted(candidates, done, config.method.admits_wrong, report)
@@ -137,6 +137,7 @@ def _candidate(
     done: set[str],
     rollout: Rollout,
     tokenizer: str,
+    size: int,
     report: ImportReport,
 ) -> _Candidate | None:
     """The path for the run's question and tokenizer; None, counted in ``report``, if the run cannot use it."""
@@ -149,7 +150,7 @@ def _candidate(
         return None
     own = path.is_of(tokenizer)
     if own:
-        path.need_known(len(rollout.tokenizer))
+        path.need_known(size)
     ids = path.token_ids if own else path_ids(path.text or "", path.finish_reason, rollout.tokenizer)
     assert ids is not None
     if not ids or (not own and not (path.text or "").strip()):

@@ -14,7 +14,7 @@ from openrlhf_rpo.tables import suffix_of, write_rows
 
 
 def export(args: Namespace, out: Output) -> int:
-    """Write every cached path at a step, with its question and text where known. Exit status 1 when the user declines."""
+    """Write the paths of every slot at a step, with question and text where known. Exit status 1 when the user declines."""
     file = Path(args.file)
     suffix_of(file)  # before asking anything
     with open_to_read(args.cache) as cache:
@@ -25,7 +25,7 @@ def export(args: Namespace, out: Output) -> int:
         if file.exists() and not confirm(f"{file} exists. Replace it?", args.yes):
             return 1
         known, fingerprint = cache.questions(), cache.fingerprints.get("tokenizer")
-        paths = tqdm(cache.iter_paths(step), total=cache.count(), desc="Exporting", unit="path", delay=2)
+        paths = tqdm(cache.iter_paths(step), desc="Exporting", unit="path", delay=2)
 
         def text(token_ids: Sequence[int]) -> str | None:
             return None if tokenizer is None else path_text(token_ids, tokenizer)

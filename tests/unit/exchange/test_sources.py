@@ -1,6 +1,7 @@
 """Sources of an imported initial cache, and matching of their questions and texts."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from openrlhf_rpo.exchange.sources import DatabaseSource, ExportSource, Solution
 from openrlhf_rpo.exchange.text import path_ids, path_text, pieces
 from openrlhf_rpo.run.files import tokenizer_fingerprint
 from openrlhf_rpo.tables import write_rows
-from openrlhf_rpo.types import Question
+from openrlhf_rpo.types import CacheDecision, Question, StepRecord, Visit
 
 from .conftest import QUESTIONS, TEXTS
 
@@ -58,6 +59,10 @@ def test_what_is_not_there_is_said(tmp_path, filled, url):
         parse_source(f"{data}:solution", "question", None)
     with pytest.raises(ExchangeError, match="no column 'problem'"):
         parse_source(f"{data}:worked", "problem", None)
+    for name in ("train.csv", "train.xyz"):
+        (tmp_path / name).write_text("question,worked\n")
+        with pytest.raises(ExchangeError, match=rf"worked solutions are read from \.parquet, .* files: convert .*{name}"):
+            parse_source(f"{tmp_path}/{name}:worked", "question", None)
 
 
 # ── Databases ──
@@ -72,6 +77,26 @@ def test_a_database_gives_its_paths_as_they_were_at_a_step(filled, url, tokenize
     assert tuple(at_0["id1"].log_probs) == (-0.5,) * len(at_0["id1"].token_ids) and now["id1"].log_probs is None
     assert (now["id1"].score, now["id1"].reward, now["id1"].question, now["id1"].label) == (1.0, 0.5, "1+1?", "2")
     assert all(p.text is None for p in now.values())  # not decoded needlessly
+
+
+@pytest.fixture
+def with_slots(filled):
+    """Step 2 stores a wrong path of question 1 in slot 3, then in slot 2 a right one."""
+    path = filled.paths(["id1"], 0)["id1"]
+    new = [replace(path, slot=slot, step=2, score=score, path_id=None) for slot, score in ((3, 0.0), (2, 1.0))]
+    filled.commit_step(StepRecord(2, 0, 3, {}), [CacheDecision(None, Visit("id1", 2, 0, 0, 16, 4, 1, "best"), tuple(new))])
+    return filled
+
+
+def test_a_database_gives_the_paths_of_every_slot_by_question_and_slot(with_slots, url, tokenizer):
+    own = tokenizer_fingerprint(tokenizer)
+    slots = [("id0", 0), ("id1", 0), ("id1", 2), ("id1", 3), ("id2", 0), ("id3", 0)]
+    assert [(p.question_id, p.slot) for p in with_slots.iter_paths()] == slots
+    paths = list(DatabaseSource(url, None).paths(own))
+    assert [p.question_id for p in paths] == [question_id for question_id, _ in slots]
+    assert [p.score for p in paths] == [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+    assert paths[3].where.endswith("question id1, slot 3") and paths[1].where.endswith("question id1")
+    assert len(list(DatabaseSource(url, 1).paths(own))) == 4  # before the others were stored
 
 
 def test_for_another_tokenizer_a_database_gives_text(filled, url, other_tokenizer):
@@ -94,6 +119,20 @@ def test_an_export_without_text_cannot_serve_another_tokenizer(tmp_path, filled)
     source = ExportSource(tmp_path / "a.parquet")
     assert len(list(source.paths("theirs"))) == 4
     with pytest.raises(ExchangeError, match="row 1: its paths have another tokenizer.*--tokenizer MODEL"):
+        list(source.paths("ours"))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "1+1?"}, "row 2: it has neither text nor token_ids"),
+        ({"token_ids": [5, 1]}, "row 2: it has token_ids, but neither text nor tokenizer"),
+        ({"token_ids": [5, 1], "tokenizer": "theirs"}, "row 2: its paths have another tokenizer"),
+    ],
+)
+def test_a_row_that_no_run_can_read_says_what_it_lacks(tmp_path, row, message):
+    source = ExportSource(tmp_path / jsonl(tmp_path / "a.jsonl", {"text": "2", "token_ids": [5, 1]}, row))
+    with pytest.raises(ExchangeError, match=message):
         list(source.paths("ours"))
 
 
@@ -130,6 +169,8 @@ def index():
         (PortablePath(question="when?", label="2020-01-03T00:00:00"), "id8"),  # a label 2020-01-03 of JSON is read as that
         (PortablePath(question="when?", label="2020-01-03 10:30:00"), None),
         (PortablePath(question="3+3?"), "id3"),
+        (PortablePath(question="3+3?", label=""), "id3"),  # of a run without labels
+        (PortablePath(question="1+1?", label=""), None),
         (PortablePath(question="1+1?"), None),  # two questions have this text
         (PortablePath(question="3+3?", label="7"), None),
         (PortablePath(question_id="unknown"), None),

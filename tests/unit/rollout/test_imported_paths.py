@@ -1,6 +1,7 @@
 """An imported initial cache: what enters, as which ids, with which score, and what is said about the rest."""
 
 import json
+import re
 import shutil
 from pathlib import Path as File
 
@@ -8,6 +9,7 @@ import pytest
 
 from lab.testbed import model_dir
 from openrlhf_rpo.cache.store import PathCache
+from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.errors import ExchangeError
 from openrlhf_rpo.exchange.sources import check_source, import_source
@@ -223,6 +225,85 @@ def test_another_tokenizer_goes_through_text_and_drops_the_log_probs(start, othe
     assert report.through_text == 2 and "2 made anew from their text, without log-probs" in str(report)
 
 
+@pytest.fixture
+def every_sample(tmp_path):
+    """A cache with a wrong, a right and another right sample of id0, and a wrong one of id1, a slot each."""
+    tokenizer = load_tokenizer(str(model_dir("main")), offline=True)
+    with PathCache.open(f"sqlite:///{tmp_path}/a/rpo_cache.db", {"tokenizer": tokenizer_fingerprint(tokenizer)}) as cache:
+        cache.describe(QUESTIONS[:2], str(model_dir("main")))
+        samples = (("id0", 0, 0.0), ("id0", 1, 1.0), ("id0", 2, 1.0), ("id1", 0, 0.0))
+        paths = [Path(q, (5 + slot, 1), (-0.5, -1.0), "stop", score, score, slot=slot) for q, slot, score in samples]
+        cache.commit_initial(paths)
+        cache.mark_initialised()
+    return tmp_path / "a"
+
+
+@pytest.mark.parametrize("form", ["cache", "export.jsonl"])
+def test_a_question_gets_its_first_rewarded_sample_of_any_slot(start, every_sample, tmp_path, form):
+    if form != "cache":
+        assert main(["cache", "export", str(every_sample), str(tmp_path / form)]) == 0
+    run = start(every_sample if form == "cache" else tmp_path / form, scorer=Rewards())
+    assert "4 of 4 paths are of this run's questions" in run.check()
+    report = run.load()
+    [path] = run.cache.iter_paths()
+    assert (path.question_id, path.slot, tuple(path.token_ids), path.score) == ("id0", 0, (6, 1), 1.0)
+    assert (report.read, report.matched, report.imported, report.with_path) == (4, 4, 1, 1)
+    assert report.skipped == {"not_rewarded": 2, "repeated": 1}
+
+
+def test_where_wrong_paths_are_admitted_slot_0_comes_first(start, every_sample):
+    run = start(every_sample, scorer=Rewards(), rpo__update__admit="any")
+    report = run.load()
+    assert [(p.question_id, tuple(p.token_ids), p.score) for p in run.cache.iter_paths()] == [
+        ("id0", (5, 1), 0.0),
+        ("id1", (5, 1), 0.0),
+    ]
+    assert report.skipped == {"repeated": 2}
+
+
+# ── Token ids that the tokenizer does not have ──
+
+
+@pytest.fixture
+def padded(tmp_path) -> File:
+    """The testbed's tokenizer, with 48 tokens, and a model with 64 rows of embedding."""
+    folder = tmp_path / "padded"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(model_dir("main") / name, folder)
+    config = json.loads((model_dir("main") / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 64}))
+    return folder
+
+
+def row_of(model, token_ids, **fields):
+    mark = tokenizer_fingerprint(load_tokenizer(str(model), offline=True))
+    return {"question_id": "id0", "token_ids": token_ids, "tokenizer": mark, "score": 1.0} | fields
+
+
+def test_an_id_of_the_models_padding_is_a_token_like_any_other(start, padded, jsonl):
+    run = start(jsonl(row_of(padded, [5, 63, 1])), model=padded)
+    assert len(run.tokenizer) == 48
+    run.check()
+    run.load()
+    [path] = run.cache.iter_paths()
+    assert tuple(path.token_ids) == (5, 63, 1)
+
+
+def test_an_id_that_the_model_has_not_is_refused_and_the_remedy_works(start, padded, jsonl):
+    row = row_of(padded, [5, 64, 1], log_probs=[-0.5] * 3, text="\\boxed{0}")
+    run = start(jsonl(row), model=padded, scorer=Rewards())
+    for refusing in (run.check, run.load):
+        with pytest.raises(
+            ExchangeError, match="row 1: token id 64, and the model's last is 63. .*remove token_ids and log_p"
+        ):
+            refusing()
+    jsonl({name: value for name, value in row.items() if name not in ("token_ids", "log_probs")})
+    assert run.check().endswith("made anew from their text, without log-probs")
+    run.load()
+    assert run.texts() == {"id0": "\\boxed{0}"}
+
+
 # ── Interrupted ──
 
 
@@ -265,6 +346,26 @@ def test_the_check_counts_what_matches_and_says_how_it_is_taken(start, other_run
     file = jsonl(solution(0), solution(9))
     run = start(f"{file}:worked", model=other_model)
     assert run.check().endswith("1 of 2 paths are of this run's questions, made anew from their text, without log-probs")
+
+
+def test_the_check_tells_kept_ids_from_log_probs_that_are_there(start, jsonl):
+    """Only of paths of this run's questions."""
+    model = model_dir("main")
+    bare, whole = row_of(model, [5, 1]), row_of(model, [5, 1], log_probs=[-0.5, -1.0])
+    text, other = {"question_id": "id1", "text": "2"}, row_of(model, [5, 1], question_id="idx")
+    for rows, how in (
+        ((bare, bare), "2 of 2 paths are of this run's questions, ids of 2 as they are, 0 of them with log-probs"),
+        ((bare, whole, other), "2 of 3 .* questions, ids of 2 as they are, 1 of them with log-probs"),
+        ((whole, other), "1 of 2 .* questions, ids and log-probs as they are"),
+        (
+            (bare, whole, text),
+            "ids of 2 as they are, 1 of them with log-probs, the others made anew from their text, without log-probs",
+        ),
+        ((text, other), "1 of 2 .* questions, made anew from their text, without log-probs"),
+    ):
+        run = start(jsonl(*rows))
+        assert re.search(f"{how}$", run.check())
+        run.cache.close()
 
 
 def test_a_source_of_other_questions_is_refused(start, jsonl):

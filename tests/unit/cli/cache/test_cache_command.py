@@ -16,6 +16,7 @@ from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.console import Output, visible
 from openrlhf_rpo.exchange.text import load_tokenizer
 from openrlhf_rpo.run.files import tokenizer_fingerprint
+from openrlhf_rpo.tables import read_rows
 from openrlhf_rpo.types import UNKNOWN, CacheDecision, Part, Path, Question, StepRecord, Visit
 
 TEXTS = ["1+1=2\n\\boxed{2}", "2+2=4\n\\boxed{4}"]
@@ -257,6 +258,21 @@ def test_an_export_loads_with_datasets(document, tmp_path, name, kind):
     document("export", file, "--step", 0, "--yes")
     data = load_dataset(kind, data_files=str(file), split="train", cache_dir=str(tmp_path / "datasets"))
     assert data["text"][:] == TEXTS
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl"])
+def test_an_export_has_the_paths_of_every_slot(document, folder, tmp_path, name):
+    others = tuple(Path("aa01", (5, 6, 7), None, "length", 0.0, 0.0, 0, 3, slot=slot) for slot in (2, 1))
+    with PathCache.open(f"sqlite:///{folder}/rpo_cache.db") as opened:
+        opened.commit_step(StepRecord(3, 0, 3, {}), [CacheDecision(None, Visit("aa01", 3, 0, 0, 3, 4, 2, "best"), others)])
+    assert document("export", tmp_path / name)["paths"] == 4
+    rows = list(read_rows(tmp_path / name))
+    assert [(row["question_id"], row["slot"], row["step"]) for row in rows] == [
+        ("aa01", 0, 1),
+        ("aa01", 1, 3),
+        ("aa01", 2, 3),
+        ("ab02", 0, 0),
+    ]
 
 
 def test_what_removes_or_replaces_asks_first(cache, document, tmp_path, folder):
