@@ -1,7 +1,7 @@
 r"""Accuracy of a mathematical answer: 1.0 if it equals the label, else 0.0.
 
-The answer is the content of the last \boxed{...} in the response or, without a box, the number or formula that directly
-follows the last "answer is", "answer:", <answer> or, in the last line, ####. A number elsewhere in the text does not count,
+The answer is the content of the last \boxed{...} in the response or, without a box, the number or formula in the sentence
+after the last "answer is", "answer:", <answer> or, in the last line, ####. A number elsewhere in the text does not count,
 so a truncated response is not rewarded by luck. Answers are equal if their text is, or if math-verify
 (https://github.com/huggingface/Math-Verify) says so: \frac{84}{2} equals 42. What it misreads is rewritten for it: 12\,345,
 which it would multiply, and 4.5e33, which is then read both ways, as e may be Euler's number. It compares six decimals, so
@@ -27,18 +27,17 @@ _BOX = re.compile(r"\\boxed\s*\{")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|[~ \u00a0\u2009\u202f])\d{3})+(?!\d)")
 _DIGITS, _POWER = r"(\d+(?:\.\d*)?|\.\d+)", r"([+-]?\d{1,4})"
 # Every repetition is bounded, so that no response takes long.
-_NUMBERS = r"[-+]?[\d.(][\d.,/*^()+ -]{0,99}"
-_SAID = re.compile(
+_ANNOUNCED = re.compile(
     r"(?i)(?:\banswer(?:\s{1,9}(?:to|for)\b[^.:\n]{0,80}?)?"
     r"(?:\s{1,9}(?:is|equals|should be|must be)\b|[*\s]{0,4}[:=]|[* ]{0,4}\n)"
-    r"|<answer>|####(?=.{0,99}\s{0,9}\Z))[\s*:]{0,9}"
-    r"(?:(?:thus|therefore|hence|then|simply|just|exactly|equal to)\b[\s,]{0,3})?"
-    r"(?:\$\$?([^$]{1,300})\$|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]"
-    rf"|(?:\w{{1,20}}\s?=\s?)?({_NUMBERS}(?:=\s?{_NUMBERS}){{0,9}}))"
+    r"|<answer>|####(?=.{0,99}\s{0,9}\Z))[\s*:]{0,9}+(?!not\b)"
 )
+_DISPLAYED = re.compile(r"(?s)\$\$.{1,300}?\$\$|\\\[.{1,300}?\\\]")
+_SENTENCE = re.compile(r".{1,300}?(?=[.;!?](?:\s|\Z)|</|\n|\Z)")
+_LISTED = re.compile(r"\d{1,2}[.)]\s{1,9}[A-Z*]")
 _ABOUT = re.compile(r"^\s*\\(?:approx|sim)(?![a-zA-Z])")
 _EXPONENT = re.compile(rf"(?<![\w.\\]){_DIGITS}[eE]{_POWER}(?![\w.])")
-_BOXED = (
+_ANSWER = (
     LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False),
     ExprExtractionConfig(try_extract_without_anchor=False),
 )
@@ -91,28 +90,26 @@ def _gold(label: str) -> tuple[Any, ...]:
     return tuple(_read(label) or _parse(label, _ANYWHERE)) if label.strip() else ()
 
 
-def _read(expression: str) -> list[Any]:
+def _read(expression: str, form: str = "\\boxed{{{}}}") -> list[Any]:
     """What an answer or a label may mean."""
     plain = _THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), _ABOUT.sub("", expression))
     texts = dict.fromkeys((plain, _EXPONENT.sub(_power, plain)))
-    return [meaning for text in texts for meaning in _parse(_boxed(text), _BOXED)]
+    return [meaning for text in texts for meaning in _parse(form.format(text), _ANSWER)]
 
 
 def _power(found: re.Match[str]) -> str:
     return f"{found[1]} \\times 10^{{{int(found[2])}}}"
 
 
-def _boxed(expression: str) -> str:
-    return f"\\boxed{{{expression}}}"
-
-
 def _said(response: str) -> list[Any]:
-    """What the last answer outside a box may mean; nothing if none can be read."""
-    for found in reversed(list(_SAID.finditer(response))[-5:]):  # enough to look at
-        *formula, numbers = found.groups()
-        plain = (numbers or "").rpartition("=")[2].strip().rstrip(" .,(*+-/^")
-        if meanings := _read(next(filter(None, formula), plain)):
-            return meanings
+    """What the last answer that is announced outside a box may mean."""
+    for found in reversed(list(_ANNOUNCED.finditer(response))[-5:]):
+        rest = response[found.end() : found.end() + 400]
+        said = _DISPLAYED.match(rest) or _SENTENCE.match(rest)
+        if said is None or "\n" in found[0] and _LISTED.match(rest):  # a list of steps
+            continue
+        if re.search(r"[\d$\\]", said[0]):  # else it announces nothing: "the answer is right"
+            return _read(said[0].replace("**", ""), "The final answer is {}")
     return []
 
 
