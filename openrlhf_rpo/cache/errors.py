@@ -71,12 +71,17 @@ _SQLITE: tuple[tuple[str, type[CacheError], str], ...] = (
 )
 
 
+def beside_checkpoint(file: pathlib.Path) -> bool:
+    """Whether a file is the copy of a cache in the folder of a checkpoint."""
+    return file.parent.parent.name == "_actor"
+
+
 def cure_of(where: str) -> str:
     """How to recover from a damaged database, with the copy beside the latest checkpoint if there is one."""
     file = pathlib.Path(where)
     latest = file.parent / "_actor" / "latest"
     remove = f"`rm -f {shlex.join([f'{file}{suffix}' for suffix in ('', '-wal', '-shm')])}`"
-    if file.parent.parent.name == "_actor":
+    if beside_checkpoint(file):
         return (
             f"It is the copy beside a checkpoint: name another one in {file.parent.parent / 'latest'}, and resume from that."
         )

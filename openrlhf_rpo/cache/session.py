@@ -48,8 +48,7 @@ class Snapshot:
             copy.begin() as connection,
         ):
             upgrade(connection, str(target))
-            with readable_errors(self.where):
-                _copy_rows(self._connection, connection)
+            _copy_rows(self._connection, self.where, connection, str(target))
 
 
 class Database:
@@ -215,7 +214,7 @@ def restore_database(copy_path: str, url: str) -> None:
         try:
             with _of_this_version(copy) as source, source.connect() as rows, target.begin() as connection:
                 upgrade(connection, where)
-                _copy_rows(rows, connection)
+                _copy_rows(rows, copy_path, connection, where)
         finally:
             target.dispose()
 
@@ -242,10 +241,14 @@ def _of_this_version(copy: pathlib.Path) -> Iterator[Engine]:
             source.dispose()
 
 
-def _copy_rows(source: Connection, target: Connection) -> None:
-    """Fill the empty tables of ``target`` in batches. Both databases have this version's schema; checksums are copied."""
+def _copy_rows(source: Connection, where: str, target: Connection, to: str) -> None:
+    """Fill the empty tables of ``target`` in batches. Both databases have this version's schema; checksums are copied.
+
+    ``where`` and ``to`` name them in messages.
+    """
     for table in Base.metadata.sorted_tables:
         query = select(table).order_by(*table.primary_key.columns)  # parents have smaller ids than their children
-        with source.execution_options(yield_per=200).execute(query) as rows:
+        with readable_errors(where), source.execution_options(yield_per=200).execute(query) as rows:
             for batch in rows.mappings().partitions():
-                target.execute(insert(table), [dict(row) for row in batch])
+                with readable_errors(to):
+                    target.execute(insert(table), [dict(row) for row in batch])

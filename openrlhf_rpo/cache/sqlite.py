@@ -16,7 +16,7 @@ from sqlalchemy import URL, Connection, Engine, MetaData, StaticPool, create_eng
 
 from openrlhf_rpo import durable
 from openrlhf_rpo.cache.columns import shown
-from openrlhf_rpo.cache.errors import CacheCorrupt, CacheUnwritable, cure_of, readable_errors
+from openrlhf_rpo.cache.errors import CacheCorrupt, CacheUnwritable, beside_checkpoint, cure_of, readable_errors
 
 _PRAGMAS = ("busy_timeout=2000", "trusted_schema=OFF", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 _READER_PRAGMAS = ("busy_timeout=2000", "trusted_schema=OFF", "query_only=ON")
@@ -70,7 +70,8 @@ def _read_only_url(file: pathlib.Path) -> URL:
     """
     query = {"mode": "ro", "uri": "true"}
     if not any(file.with_name(file.name + suffix).exists() for suffix in _SIDE_FILES):
-        if _logs(file) and os.access(file.parent, os.W_OK):
+        is_copy = beside_checkpoint(file) and not _logs(file)
+        if os.access(file.parent, os.W_OK) and not is_copy:
             query["mode"] = "rw"
         else:
             query["immutable"] = "1"
@@ -78,9 +79,12 @@ def _read_only_url(file: pathlib.Path) -> URL:
 
 
 def _logs(file: pathlib.Path) -> bool:
-    """Whether its header asks for a write-ahead log, as every cache's does but a copy's."""
-    with file.open("rb") as opened:
-        return opened.read(20)[18:] == b"\2\2"
+    """Whether its header asks for a write-ahead log. If it cannot be read, SQLite says why."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(20)[18:] == b"\2\2"
+    except OSError:
+        return True
 
 
 def _uri(file: pathlib.Path) -> str:

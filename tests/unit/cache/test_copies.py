@@ -54,7 +54,8 @@ def test_a_copy_holds_the_cache_of_its_moment(cache, commit, copy, reopen, url) 
 
 def test_a_copy_needs_no_locks_of_its_file_system(cache, tmp_path, monkeypatch) -> None:
     """Here another program holds those of the file."""
-    target = tmp_path / "temporary.db"
+    target = tmp_path / "_actor" / "global_step1" / "temporary.db"
+    target.parent.mkdir(parents=True)
     monkeypatch.setattr(sqlite, "replacing", lambda path: contextlib.nullcontext(path))
     hold = (
         "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"

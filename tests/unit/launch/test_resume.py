@@ -60,6 +60,15 @@ def test_an_option_that_steers_the_run_may_not_change(begun, run, option, value,
     assert "--rpo.allow_changed_options true" in str(refused.value)
 
 
+def test_what_steered_the_run_and_is_gone_is_refused_too(begun, run, capsys):
+    with PathCache.open(cache_url(begun(2))) as cache:
+        cache.set_options(cache.options | {"rpo.select": '"signal"'})
+    with pytest.raises(UsageError, match='--rpo.select was "signal", which no version has any more'):
+        resume(run)
+    resume(run, rpo__allow_changed_options="true")
+    assert "--rpo.select" in capsys.readouterr().out
+
+
 def test_a_checkpoint_is_loaded_into_as_many_processes_as_wrote_it(begun, run, monkeypatch):
     begun(2, actor__num_gpus_per_node=1)
     monkeypatch.setattr(Checkpoints, "latest", lambda self: "global_step2")
