@@ -72,7 +72,7 @@ class _RPOTrainer(BasePPOTrainer):
         super().__init__(strategy, *models, vllm_engines, tokenizer)
         self.experience_maker = RPOExperienceMaker(self.config, *models, self.kl_ctl, strategy, tokenizer)
         questions, _ = load_questions(args, tokenizer)
-        self.eval_questions = load_eval_questions(args, tokenizer)
+        self.eval_questions, _ = load_eval_questions(args, tokenizer)
         self.stream = QuestionStream(questions, args.train.seed, args.train.num_episodes)
         self.cache = self.open_cache(tokenizer)
         self.samples = SampleLog.of_run(self.config, args.ckpt.path, tokenizer)

@@ -31,6 +31,7 @@ from openrlhf_rpo.types import Visit
 
 
 class Adaptive(RPO):
+    cut_at: str = "uniform"  # no option
     cut_max: str = option("ratio:1", "L, the largest cut: ratio:R of the shortest path of the last group, or fixed:N tokens")
     adaptive_target: float = option(0.5, "share of a group's samples that should succeed", bounds=Bounds(0, 1, (True, True)))
 

@@ -46,6 +46,8 @@ from openrlhf_rpo.types import Group
 
 
 class Tree(RPO):
+    cut_at: str = "uniform"  # no options: cuts are by depth
+    cut_scope: str = "sample"
     cut_max: str = option("ratio:1", "L, the largest cut: ratio:R of the shortest path of the last group, or fixed:N tokens")
     tree_depths: int = option(2, "how many depths; must divide --rollout.n_samples_per_prompt", bounds=AT_LEAST_ONE)
     tree_segments: bool = option(False, "train on the stored path between two depths, by the difference of their values")

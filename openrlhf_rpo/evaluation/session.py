@@ -122,7 +122,7 @@ def prepare(args: SimpleNamespace) -> Subject:
         config, tokenizer = RPOConfig.from_namespace(args.rpo), load_tokenizer(args)
         if args.data.max_len is None:
             args.data.max_len = _longest(args)
-        questions = list({q.question_id: q for q in load_eval_questions(args, tokenizer)}.values())
+        questions = list({q.question_id: q for q in load_eval_questions(args, tokenizer)[0]}.values())
         if warning := check_questions(args, config, questions):
             print(f"Warning: {warning}")
         check_reward_source(config.reward, args.reward.remote_url)

@@ -60,7 +60,7 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
     Raises UsageError when there are too few questions, or a prompt is empty or leaves no room for an answer.
     """
     questions, merged = load_questions(args, tokenizer)
-    held_out = load_eval_questions(args, tokenizer)
+    held_out, repeated = load_eval_questions(args, tokenizer)
     if args.rollout.batch_size > len(questions):
         raise UsageError(
             f"--rollout.batch_size {args.rollout.batch_size} asks for more questions than the data set has "
@@ -74,6 +74,11 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
     said = f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
     warnings = [_contradictions(questions, "--data.prompt_dataset"), _contradictions(held_out, "--eval.dataset")]
     warnings += [_frequent_label(questions), _little_room(args, longest)]
+    if repeated:
+        warnings.append(
+            f"--eval.dataset: {repeated:,} rows repeat a question, which is asked once: for several answers to each, use "
+            "--eval.n_samples_per_prompt"
+        )
     return questions, held_out, said, [warning for warning in warnings if warning]
 
 

@@ -104,8 +104,8 @@ def import_paths(
     if not done:
         raise ExchangeError(
             f"{source}: no path could be imported.\n{report}\nA worked solution must end as the reward expects "
-            "(math: the answer in \\boxed{} or announced); --rpo.update.admit any (method rpo) also admits paths that are not "
-            "rewarded"
+            "(math: the answer in \\boxed{} or announced); --rpo.update.admit any (method rpo) also admits paths that are "
+            "not rewarded"
         )
     report.with_path = len(done)
     if config.method.scores and (n := cache.without_log_probs()):

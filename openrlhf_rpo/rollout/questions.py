@@ -29,12 +29,17 @@ def load_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question
     return list(merged.values()), len(questions) - len(merged)
 
 
-def load_eval_questions(args: SimpleNamespace, tokenizer: Any) -> list[Question]:
-    """The held-out questions of --eval.dataset, in file order; empty without one."""
+def load_eval_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], int]:
+    """The held-out questions of --eval.dataset, in file order, and the number of duplicates dropped; none without one.
+
+    A duplicate would get the same seeds, and so the same answers.
+    """
     if not args.eval.dataset:
-        return []
+        return [], 0
     rows = _load(args, args.eval.dataset, None, args.eval.split, "--eval.dataset")
-    return _render(args, rows, tokenizer, f"--eval.dataset {args.eval.dataset}")
+    questions = _render(args, rows, tokenizer, f"--eval.dataset {args.eval.dataset}")
+    merged = {(q.question_id, q.datasource): q for q in questions}
+    return list(merged.values()), len(questions) - len(merged)
 
 
 def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: str, flag: str) -> Any:

@@ -359,7 +359,9 @@ class Rollout:
     def _room(self, question: Question, sample: Sample, sampling: Sampling) -> int:
         """How many tokens a sample may still generate."""
         prefix, longest = sample.prefix, self.max_path_length(question, sampling)
-        budget = self.config.method.budget(len(prefix), prefix.cut, max(1, longest - len(prefix)))
+        budget = max(1, longest - len(prefix))
+        if prefix.path is not None:  # the method's business is what goes on from a stored path
+            budget = self.config.method.budget(len(prefix), prefix.cut, budget)
         return budget - len(sample.response_ids)
 
     def _to_score(self, question: Question, path: Path) -> ScoreRequest:

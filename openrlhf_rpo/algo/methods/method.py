@@ -183,7 +183,7 @@ class Method:
         return None
 
     def budget(self, prefix_length: int, cut: int, remaining: int) -> int:
-        """Tokens that a sample may generate, from 1 to ``remaining``, what its prefix leaves of the longest path."""
+        """Tokens to generate after the head of a stored path: 1 to ``remaining``, what it leaves of the longest path."""
         return remaining
 
     def loss_from(self, prefix_lengths: Sequence[int]) -> Sequence[int]:

@@ -167,10 +167,19 @@ def test_an_empty_prompt_is_refused(run, rows):
         run(data__prompt_dataset=rows(questions(8) + [{"question": "", "answer": "1"}]))
 
 
+def test_a_repeated_evaluation_question_is_asked_once_of_each_data_source(run, rows, capsys):
+    """With the same seeds its answers would be the same."""
+    repeated = rows(questions(2, datasource="aime") * 3 + questions(1, datasource="amc"))
+    args = run(eval__dataset=repeated)
+    loaded, dropped = load_eval_questions(args, get_tokenizer(args.actor.model_name_or_path, None))
+    assert [question.datasource for question in loaded] == ["aime", "aime", "amc"] and dropped == 4
+    assert "--eval.dataset: 4 rows repeat a question, which is asked once" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("first", "name"), [("aime", "aime"), (1.5, "1.5")])
 def test_rows_that_name_no_data_source_are_evaluated_as_default(run, rows, first, name):
     args = run(eval__dataset=rows([row | {"datasource": s} for row, s in zip(questions(2), (first, None), strict=True)]))
-    loaded = load_eval_questions(args, get_tokenizer(args.actor.model_name_or_path, None))
+    loaded, _ = load_eval_questions(args, get_tokenizer(args.actor.model_name_or_path, None))
     assert [question.datasource for question in loaded] == [name, "default"]
 
 
