@@ -4,12 +4,10 @@
    one m per sample. A share of every batch starts from the bare question instead.
 2. Only response tokens carry loss, because this step's policy did not sample the prefix.
 3. Afterwards one of the rewarded samples replaces the stored path (``algo/epsilon_greedy.py``). After a group without one,
-   the question starts bare once; otherwise a mistake inside its prefix would stay forever.
+   the question is not replayed before its next turn, which starts bare; otherwise a mistake inside its prefix would stay.
 4. A sample may generate what its prefix leaves of the longest path, or at most F times what was cut (``factor:F``)::
 
     budget = min(remaining, ceil(F * m))
-
-   A group that starts bare has no m and gets ``remaining``.
 """
 
 import math
@@ -55,7 +53,7 @@ class RPO(Replay):
     )
     update_on_all_wrong: str = option(
         "reset",
-        "after a group without a rewarded sample: keep its path, or reset (start once from the bare question)",
+        "after a group without a rewarded sample: keep its path, or reset (no replay before its next turn, a bare one)",
         choices=("keep", "reset"),
     )
 
@@ -86,7 +84,7 @@ class RPO(Replay):
         return cut.each(draw) if self.cut_scope == "sample" else cut.alike(draw)
 
     def budget(self, prefix_length: int, cut: int, remaining: int) -> int:
-        return capped(self.budget_rule, prefix_length, cut, remaining)
+        return capped(self.budget_rule, cut, remaining)
 
     def store(self, group: Scored) -> Choice:
         if self.update_epsilon is None:
@@ -107,9 +105,9 @@ def parse_budget(rule: str) -> float | None:
     return parse_amount("budget.rule", rule, {"factor": POSITIVE})[1]
 
 
-def capped(rule: str, prefix_length: int, cut: int, remaining: int) -> int:
-    """Tokens, at least 1, that a sample may generate under ``--rpo.budget.rule``; uncapped without prefix and cut (bare)."""
+def capped(rule: str, cut: int, remaining: int) -> int:
+    """Tokens, at least 1, that a sample may generate under ``--rpo.budget.rule``."""
     factor = parse_budget(rule)
-    if factor is None or (prefix_length == 0 and cut == 0):
+    if factor is None:
         return remaining
     return min(remaining, max(1, math.ceil(factor * cut - 1e-9)))  # 1.1 * 10 is 11.000000000000002 and means 11

@@ -73,7 +73,6 @@ def test_a_group_shares_one_cut_and_samples_can_have_their_own(seed, at):
         ("factor:1", 400, 0, 1),  # nothing was cut, yet something is generated
         ("factor:2", 900, 100, 100),  # what remains
         ("factor:1", 0, 200, 200),  # m = path length: the factor applies
-        ("factor:1", 0, 0, 1000),  # a bare group has no cut to be a factor of
     ],
 )
 def test_budgets_by_hand(rule, prefix_length, cut, budget):

@@ -1,5 +1,7 @@
 """What a step's rollout asks of the engines and the rewards, and what comes of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_rpo.types import Prefix
@@ -56,6 +58,12 @@ def test_a_factor_of_the_cut_bounds_the_budget(rollout):
     made = rollout(rpo__budget__rule="factor:1", rpo__cut__max="fixed:10")
     group = made.roll_out(ASKED[:1], 2)[0]
     assert {r.max_tokens for r in made.generator.groups[0]} == {group.samples[0].prefix.cut}
+
+
+def test_a_bare_group_has_no_cut_to_be_a_factor_of(rollout):
+    made = rollout(rpo__budget__rule="factor:1")
+    made.roll_out([replace(ASKED[0], bare=True)], 2)
+    assert {r.max_tokens for r in made.generator.groups[0]} == {100 - 7}
 
 
 def test_a_path_that_fills_the_limit_still_leaves_room_for_a_token(rollout):
