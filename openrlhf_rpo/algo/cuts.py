@@ -19,8 +19,8 @@ group has no signal; forking tokens are rare (arXiv 2506.01939, 2510.24302)::
 Example, T = 4 with p = 0.5, 1.0, 0.5, 1.0 and L = 4: m is 2 or 4, each with probability 1/2.
 
 Degenerate cases: m = T drops everything, which is plain GRPO. A path that ends in an end token always loses that token
-(``least`` is 1); otherwise there would be nothing to generate. Without log-probs, or when every token within reach is
-certain, ``uncertain`` falls back to ``uniform``.
+(``methods/prefixes.py``); otherwise there would be nothing to generate. Without log-probs, or when every token within reach
+is certain, ``uncertain`` falls back to ``uniform``.
 """
 
 import math
@@ -43,15 +43,15 @@ def largest_cut(rule: str, path_length: int, shortest_path: int) -> int:
     return math.floor(min(path_length, wanted) + 1e-9)  # 0.29 * 100 is 28.999999999999996 and means 29
 
 
-def uniform(largest: int, least: int, generator: random.Random) -> int:
-    """m from 0..``largest``, at least ``least``."""
-    return max(generator.randint(0, largest), least)
+def uniform(largest: int, generator: random.Random) -> int:
+    """m from 0..``largest``."""
+    return generator.randint(0, largest)
 
 
-def uncertain(log_probs: Sequence[float] | None, largest: int, least: int, generator: random.Random) -> int:
+def uncertain(log_probs: Sequence[float] | None, largest: int, generator: random.Random) -> int:
     """m from 1..``largest``; ``log_probs`` are those stored with the path."""
     reached = (log_probs or ())[::-1][:largest]  # of the token where the response would start, for m = 1, 2, ...
     cumulated = list(accumulate(-math.expm1(min(0.0, log_prob)) for log_prob in reached))
     if not cumulated or cumulated[-1] <= 0:
-        return uniform(largest, least, generator)
+        return uniform(largest, generator)
     return generator.choices(range(1, len(cumulated) + 1), cum_weights=cumulated)[0]

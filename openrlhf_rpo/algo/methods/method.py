@@ -63,11 +63,6 @@ class Cut:
         """The paper's l in tokens: the shortest path of the question's last group; ``path``'s length before any group."""
         return self.visits[-1].shortest_path if self.visits else len(self.path)
 
-    @property
-    def least(self) -> int:
-        """The smallest cut that leaves something to generate: 1 for a path with an end token, else 0."""
-        return int(self.path.finish_reason == "stop")
-
     def alike(self, draw: Callable[[], int]) -> tuple[int, ...]:
         """One cut shared by all samples."""
         return (draw(),) * self.n_samples

@@ -35,7 +35,7 @@ def choose_prefixes(method: Method, cut: Cut, longest: int) -> tuple[Prefix, ...
     if len(cuts) != cut.n_samples:
         raise ValueError(f"method {method.name}: {len(cuts)} cuts for {cut.n_samples} samples")
     scored: Sequence[LogProbs | None] = cut.log_probs or [path.log_probs for path in cut.paths]
-    heads = [_head(path, m, longest, logs) for path, m, logs in zip(cut.paths, cuts, scored, strict=True)]
+    heads = [_head(path, m, method.scores, longest, logs) for path, m, logs in zip(cut.paths, cuts, scored, strict=True)]
     if not method.scores:
         return tuple(heads)
     return tuple(  # a path cut by the limit continues with an ordinary draw
@@ -44,11 +44,15 @@ def choose_prefixes(method: Method, cut: Cut, longest: int) -> tuple[Prefix, ...
     )
 
 
-def _head(path: Path, cut: int, longest: int, log_probs: LogProbs | None) -> Prefix:
-    """All but the last ``cut`` tokens of the path, or its first ``longest``; a cut of 0 keeps it whole."""
+def _head(path: Path, cut: int, verified: bool, longest: int, log_probs: LogProbs | None) -> Prefix:
+    """All but the last ``cut`` tokens of the path, or its first ``longest``.
+
+    A cut of 0 keeps it whole; but an end token, unless it is ``verified``, goes, as nothing could be generated behind it.
+    """
     if not isinstance(cut, Integral) or not 0 <= cut <= len(path):
         raise ValueError(f"a cut of {cut} tokens does not fit a path of {len(path)}")
-    cut = int(max(cut, len(path) - longest))  # NumPy's integers are bytes to SQLite
+    least = path.finish_reason == "stop" and not verified
+    cut = int(max(cut, least, len(path) - longest))  # NumPy's integers are bytes to SQLite
     kept = len(path) - cut
     if kept == 0:
         log_probs = as_log_probs()  # complete, even if the path has none

@@ -78,8 +78,8 @@ class RPO(Replay):
 
         def draw() -> int:
             if self.cut_at == "uncertain":
-                return uncertain(cut.path.log_probs, largest, cut.least, cut.generator)
-            return uniform(largest, cut.least, cut.generator)
+                return uncertain(cut.path.log_probs, largest, cut.generator)
+            return uniform(largest, cut.generator)
 
         return cut.each(draw) if self.cut_scope == "sample" else cut.alike(draw)
 

@@ -43,18 +43,9 @@ def test_largest_cut_never_exceeds_the_path(path_length, shortest, rule):
 
 def test_every_cut_from_0_to_the_largest_is_equally_likely():
     generator = random.Random(0)
-    counts = Counter(uniform(4, 0, generator) for _ in range(50_000))
+    counts = Counter(uniform(4, generator) for _ in range(50_000))
     assert sorted(counts) == [0, 1, 2, 3, 4]
     assert all(abs(count - 10_000) < 500 for count in counts.values())  # 5.6 standard deviations
-
-
-@given(st.integers(0, 60), st.integers(0, 9))
-def test_an_end_token_is_always_lost(largest, seed):
-    assert 1 <= uniform(largest, 1, random.Random(seed)) <= max(1, largest)
-
-
-def test_a_path_that_hit_its_limit_may_be_kept_whole():
-    assert uniform(0, 0, random.Random(0)) == 0 and uniform(0, 1, random.Random(0)) == 1
 
 
 # ── Uncertain ──
@@ -66,7 +57,7 @@ def logs(probabilities):
 
 def draws(probabilities, n, largest=99):
     generator = random.Random(0)
-    return Counter(uncertain(logs(probabilities), largest, 1, generator) for _ in range(n))
+    return Counter(uncertain(logs(probabilities), largest, generator) for _ in range(n))
 
 
 def test_worked_example_only_the_unsure_tokens_are_cut_at():
@@ -82,12 +73,11 @@ def test_a_token_is_cut_at_in_proportion_to_its_doubt():
         assert abs(counts[cut] / 50_000 - share) < 0.012  # 5 standard deviations
 
 
-@pytest.mark.parametrize("least", [0, 1])
 @given(PROBABILITIES, st.integers(1, 40), st.integers(0, 9))
-def test_a_cut_is_within_reach_and_leaves_something_to_generate(least, probabilities, largest, seed):
+def test_a_cut_is_within_reach_and_leaves_something_to_generate_where_there_is_doubt(probabilities, largest, seed):
     largest = min(largest, len(probabilities))
-    cut = uncertain(logs(probabilities), largest, least, random.Random(seed))
-    lowest = 1 if least or any(p < 1 for p in probabilities[-largest:]) else 0
+    cut = uncertain(logs(probabilities), largest, random.Random(seed))
+    lowest = 1 if any(p < 1 for p in probabilities[-largest:]) else 0
     assert lowest <= cut <= largest
 
 
@@ -102,4 +92,4 @@ def test_a_cut_is_within_reach_and_leaves_something_to_generate(least, probabili
 )
 def test_without_doubt_to_weigh_the_cut_is_uniform(log_probs, largest):
     for seed in range(20):
-        assert uncertain(log_probs, largest, 1, random.Random(seed)) == uniform(largest, 1, random.Random(seed))
+        assert uncertain(log_probs, largest, random.Random(seed)) == uniform(largest, random.Random(seed))

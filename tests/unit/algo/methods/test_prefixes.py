@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_rpo.algo.draws import keyed_generator
-from openrlhf_rpo.algo.methods import RPO, Cut, Method, Stored
+from openrlhf_rpo.algo.methods import METHODS, RPO, Cut, Method, Stored
 from openrlhf_rpo.algo.methods.prefixes import choose_paths, choose_prefixes
 from openrlhf_rpo.types import OWN, Path, Prefix, Visit
 
@@ -65,6 +65,23 @@ def test_a_cut_of_nothing_keeps_the_whole_path():
     cached = path(6, finish="length")
     (prefix,) = choose(cached, n=1, method=by(0))
     assert (prefix.token_ids, prefix.log_probs, prefix.cut) == (cached.token_ids, cached.log_probs, 0)
+
+
+def test_an_end_token_goes_whatever_the_method_says_unless_it_is_verified():
+    ended, cut_off = path(6), path(4, finish="length")
+    assert [prefix.cut for prefix in choose_prefixes(by(0, 0), Cut((cut_off, ended), None, ()), 99)] == [0, 1]
+    logs = (ended.log_probs,)
+    (prefix,) = choose(ended, n=1, method=by(0, scores=True), log_probs=logs)
+    assert prefix.cut == 0
+
+
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind().paths(Stored({OWN: path()}), 4)])
+@pytest.mark.parametrize("length", [1, 2, 10, 100])
+def test_the_prefixes_of_every_method_leave_something_to_generate(name, length):
+    cached = path(length)
+    prefixes = choose(cached, n=4, method=METHODS[name](), log_probs=(cached.log_probs,) * 4)
+    least = 0 if METHODS[name].scores else 1
+    assert len(prefixes) == 4 and all(least <= prefix.cut <= length for prefix in prefixes)
 
 
 def test_a_cut_is_an_integer_of_any_kind_and_kept_as_pythons():

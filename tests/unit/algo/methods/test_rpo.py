@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_rpo.algo.methods import RPO, Choice, Cut, Off, Paper, Scored, Stored, Verify
+from openrlhf_rpo.algo.methods.prefixes import choose_prefixes
 from openrlhf_rpo.errors import OptionError, UsageError
 from openrlhf_rpo.types import OWN, Path, Visit
 
@@ -46,8 +47,9 @@ def test_the_largest_cut_can_be_the_whole_path():
     st.integers(1, 40), st.integers(1, 60), st.sampled_from(["group", "sample"]), st.sampled_from(["uniform", "uncertain"])
 )
 def test_an_end_token_is_always_lost(length, shortest, scope, at):
-    cuts = RPO(cut_scope=scope, cut_at=at).cuts(cut(length, shortest=shortest, log_probs=(-0.5,) * length))
-    assert all(1 <= m <= length for m in cuts)
+    asked = cut(length, shortest=shortest, log_probs=(-0.5,) * length)
+    prefixes = choose_prefixes(RPO(cut_scope=scope, cut_at=at), asked, 99)
+    assert all(1 <= prefix.cut <= length for prefix in prefixes)
 
 
 @given(st.integers(0, 99), st.sampled_from(["uniform", "uncertain"]))
