@@ -30,11 +30,16 @@ _DIGITS, _POWER = r"(\d+(?:\.\d*)?|\.\d+)", r"([+-]?\d{1,4})"
 _ANNOUNCED = re.compile(
     r"(?i)(?:\banswer(?:\s{1,9}(?:to|for)\b[^.:\n]{0,80}?)?"
     r"(?:\s{1,9}(?:is|equals|should be|must be)\b|[*\s]{0,4}[:=]|[* ]{0,4}\n)"
-    r"|<answer>|####(?=.{0,99}\s{0,9}\Z))[\s*:]{0,9}+(?!not\b)"
+    r"|<answer>|####(?=.{0,99}\s{0,9}\Z))[\s*:]{0,9}+"
+    r"(?:(?:thus|therefore|hence|then|simply|just|exactly|equal to)\b[\s,:]{0,9})?(?!not\b)(?:[A-Za-z]\w{0,19}\s?=\s?)?"
 )
-_DISPLAYED = re.compile(r"(?s)\$\$.{1,300}?\$\$|\\\[.{1,300}?\\\]")
-_SENTENCE = re.compile(r".{1,300}?(?=[.;!?](?:\s|\Z)|</|\n|\Z)")
-_LISTED = re.compile(r"\d{1,2}[.)]\s{1,9}[A-Z*]")
+_FORMULA = re.compile(r"(?s)\$\$(.{1,300}?)\$\$|\$((?:[^$.]|\.(?!\s)){1,300})\$|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]")
+_FURTHER = re.compile(r"\s{0,3}(?:,\s?(?:and|or)?|and|or)\s{1,3}(?=[$\\])")  # between $2$ and $3$
+_PROSE = re.compile(r"[a-z]{2,} [a-z]{2,}")  # no formula
+# (1, 2) and (1,2) and 2, 3; not 1,234
+_LIST = re.compile(r"\(?[-+]?[\d./]+(?:,\s[-+]?[\d./]+){1,9}\)?\s*\Z|\([-+]?[\d./]+(?:,[-+]?[\d./]+){1,9}\)\s*\Z")
+_SENTENCE = re.compile(r".{1,300}?(?=[.;!?](?:\s|\Z)|</|\n|\Z)|.{1,300}")
+_STEPS = re.compile(r"1[.)][ \t]{1,9}[A-Z*]")  # the first of a list
 _ABOUT = re.compile(r"^\s*\\(?:approx|sim)(?![a-zA-Z])")
 _EXPONENT = re.compile(rf"(?<![\w.\\]){_DIGITS}[eE]{_POWER}(?![\w.])")
 _ANSWER = (
@@ -105,12 +110,26 @@ def _said(response: str) -> list[Any]:
     """What the last answer that is announced outside a box may mean."""
     for found in reversed(list(_ANNOUNCED.finditer(response))[-5:]):
         rest = response[found.end() : found.end() + 400]
-        said = _DISPLAYED.match(rest) or _SENTENCE.match(rest)
-        if said is None or "\n" in found[0] and _LISTED.match(rest):  # a list of steps
+        if formulas := _formulas(rest):
+            return _read(", ".join(formulas))
+        said = _SENTENCE.match(rest)
+        if said is None or "\n" in found[0] and _STEPS.match(rest):
             continue
         if re.search(r"[\d$\\]", said[0]):  # else it announces nothing: "the answer is right"
-            return _read(said[0].replace("**", ""), "The final answer is {}")
+            text = re.sub(r"\*\*|\\?\$", "", said[0])  # bold, and an amount's sign
+            return _read(text) if _LIST.match(text) else _read(text, "The final answer is {}")
     return []
+
+
+def _formulas(text: str) -> list[str]:
+    """The formulas that a text begins with, without their signs; not "$18, which is $3 more"."""
+    formulas = []
+    while (found := _FORMULA.match(text)) and not _PROSE.search(found[0]):
+        formulas.append(next(filter(None, found.groups())))
+        text = text[found.end() :]
+        further = _FURTHER.match(text)
+        text = text[further.end() :] if further else ""
+    return formulas
 
 
 def _equal(gold: Any, answer: Any) -> bool:
