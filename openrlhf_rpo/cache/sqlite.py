@@ -70,21 +70,11 @@ def _read_only_url(file: pathlib.Path) -> URL:
     """
     query = {"mode": "ro", "uri": "true"}
     if not any(file.with_name(file.name + suffix).exists() for suffix in _SIDE_FILES):
-        is_copy = beside_checkpoint(file) and not _logs(file)
-        if os.access(file.parent, os.W_OK) and not is_copy:
+        if os.access(file.parent, os.W_OK) and not beside_checkpoint(file):
             query["mode"] = "rw"
         else:
             query["immutable"] = "1"
     return URL.create("sqlite", database=_uri(file), query=query)
-
-
-def _logs(file: pathlib.Path) -> bool:
-    """Whether its header asks for a write-ahead log. If it cannot be read, SQLite says why."""
-    try:
-        with file.open("rb") as opened:
-            return opened.read(20)[18:] == b"\2\2"
-    except OSError:
-        return True
 
 
 def _uri(file: pathlib.Path) -> str:
