@@ -16,7 +16,7 @@ from openrlhf_rpo.rewards.math import unparsable
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.questions import load_eval_questions, load_questions
 from openrlhf_rpo.rollout.scoring import check_reward_source
-from openrlhf_rpo.run.files import cache_url
+from openrlhf_rpo.run.files import cache_url, existing
 from openrlhf_rpo.training.passes import cannot_share
 from openrlhf_rpo.types import Question
 from openrlhf_rpo.upstream import get_tokenizer
@@ -274,10 +274,8 @@ def check_folder(path: str, flag: str) -> None:
     """Raises UsageError for a path that is no folder, or cannot be made or written. Makes nothing."""
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{flag} {path}: it is a file; expected a folder, which the run makes if it is missing")
-    there = os.path.abspath(path)
-    while not os.path.exists(there):
-        there = os.path.dirname(there)
-    if not os.path.isdir(there):
+    there = existing(path)
+    if not there.is_dir():
         raise UsageError(f"{flag} {path}: cannot be created: {there} is a file")
     if not os.access(there, os.W_OK):
         raise UsageError(f"{flag} {path}: {'not writable' if os.path.exists(path) else f'{there} is not writable'}")

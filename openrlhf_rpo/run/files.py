@@ -1,4 +1,4 @@
-"""The location of a run's path cache, and fingerprints of what the cache depends on."""
+"""The location of a run's path cache and of its folders, and fingerprints of what the cache depends on."""
 
 import hashlib
 import json
@@ -81,6 +81,14 @@ def _commit(model: str) -> str | None:
     except OSError:
         return None
     return None if config is None else Path(config).parent.name
+
+
+def existing(folder: str) -> Path:
+    """The absolute path of ``folder``, or the nearest one above it that exists."""
+    place = os.path.abspath(folder)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return Path(place)
 
 
 def weight_files(folder: str) -> list[str]:

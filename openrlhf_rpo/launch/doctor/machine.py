@@ -14,6 +14,7 @@ from openrlhf_rpo.launch.cluster import Need, check_devices, required_devices, r
 from openrlhf_rpo.launch.doctor.findings import FAIL, PASS, WARN, Finding, attempt, listed
 from openrlhf_rpo.launch.doctor.memory import GIB, gib
 from openrlhf_rpo.platform.cpu import has_nvcc
+from openrlhf_rpo.run.files import existing
 
 # Memory of a process on a CPU with a tiny model, on average: an engine takes 1.8 GiB, the others 0.7 each.
 _PROCESS = int(1.2 * GIB)
@@ -167,14 +168,6 @@ def _shared_devices(args: SimpleNamespace) -> str:
     if args.train.colocate_all:
         return " (the other models and the engines share the actor's: --train.colocate_all)"
     return " (the reference shares the actor's: --train.colocate_actor_ref)" if args.train.colocate_actor_ref else ""
-
-
-def existing(folder: str) -> Path:
-    """``folder``, or the nearest folder above it that exists."""
-    place = Path(folder).absolute()
-    while not place.exists():
-        place = place.parent
-    return place
 
 
 def disk(folder: str, needed: int, why: str) -> Finding:

@@ -10,9 +10,8 @@ from openrlhf_rpo.cache.session import place
 from openrlhf_rpo.config import RPOConfig
 from openrlhf_rpo.launch.doctor import memory
 from openrlhf_rpo.launch.doctor.findings import listed
-from openrlhf_rpo.launch.doctor.machine import existing
 from openrlhf_rpo.run.checkpoints import keeps_best
-from openrlhf_rpo.run.files import cache_url
+from openrlhf_rpo.run.files import cache_url, existing
 
 BYTES_PER_TOKEN = 4.5
 """Of a stored path, with its log-probs; 4.3 were measured (docs/cache.md, Scale)."""
