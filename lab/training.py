@@ -33,14 +33,12 @@ from lab.runs import (
     without_options,
     words_of,
 )
+from openrlhf_rpo.algo.methods import method_class, option_names
 from openrlhf_rpo.evaluation.result import StudyResult
 from openrlhf_rpo.run.files import contents_of
 
 PLAIN = Variant("full path", {"rpo.enable": "false"})
 """Plain OpenRLHF, which generates every answer from scratch: the baseline of every study."""
-
-ALL_REPLAY = {"rpo.init.mode": "bulk", "rpo.replay.share": 0, "rpo.method": "rpo"}
-"""The paper's setting: a cache sampled before training, no group from the bare question, and the paper's cut."""
 
 _EPILOG = """Training options, or a whole training command, follow `--`. The study overrides their folders: its runs are in
 a folder beside the result file, under the same name. Without training options the study trains the testbed's tiny model with
@@ -100,9 +98,16 @@ def command_of(args: argparse.Namespace) -> list[str]:
     return training_options(training_command(level, folder_of(args), steps))
 
 
-def with_defaults(options: Mapping[str, object], command: Sequence[str]) -> list[str]:
-    """The command with ``options`` as defaults: a later option overrides an earlier one."""
-    return [*option_words(options), *command]
+def replaying_all(command: Sequence[str]) -> list[str]:
+    """The command with the paper's setting as defaults, which its own options override: a cache sampled before training,
+    no group from the bare question (a choice only of methods that have the option), and the paper's cut.
+
+    Raises StudyError for a command that cannot be parsed.
+    """
+    bulk = {"rpo.init.mode": "bulk"}
+    method = method_class(parsed([*option_words(bulk), *command], "the training options").rpo.method)
+    share = {"rpo.replay.share": 0} if "replay.share" in option_names(method).values() else {}
+    return [*option_words({**bulk, "rpo.method": "rpo", **share}), *command]
 
 
 def parsed(words: Sequence[str], what: str) -> SimpleNamespace:

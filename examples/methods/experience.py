@@ -34,6 +34,8 @@ class Experience(Replay):
             raise UsageError(
                 "right answers that are replayed teach nothing when they are compared with each other: add --rpo.preset raft"
             )
+        if args.algo.advantage.is_correction_level != "off":  # asynchronous runs turn it on
+            raise UsageError("Experience trains without importance weights: add --algo.advantage.is_correction_level off")
 
     def paths(self, stored: Stored, n_samples: int) -> Sequence[Path]:
         return () if self.worn_out(stored.visits) else stored.in_turn(n_samples)

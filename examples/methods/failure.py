@@ -7,7 +7,8 @@ the policy struggles, and training from there may be worth more. Besides the pat
 wrong sample of each group is kept until another one replaces it. After an all-right group, the next one continues the wrong
 path, cut as in ``rpo``.
 
-Degenerate cases: an all-wrong group stores only a wrong path. Without a wrong path this is ``rpo``.
+Degenerate cases: an all-wrong group stores only a wrong path, and nothing before there is a right one. Without a wrong path
+this is ``rpo``.
 
 Measured on the testbed (24 steps of 16x4, three fresh seeds): 0.878 +- 0.026 on main (170k tokens, 54 s), 0.772 +- 0.046 on
 hard (209k, 68 s); plain ``rpo`` 0.881 (162k, 54 s) and 0.794 (186k, 65 s). No difference that three seeds can show.
@@ -30,6 +31,6 @@ class Failure(RPO):
 
     def store(self, group: Scored) -> Choice:
         own = super().store(group)
-        if not group.wrong:
+        if not group.wrong or not (own.samples or group.has_path):  # replayed, it would only start bare
             return own
         return Choice({**own.samples, WRONG: group.generator.choice(group.wrong)}, own.outcome, own.start_bare)

@@ -58,7 +58,7 @@ class Pivot(RPO):
 
     def store(self, group: Scored) -> Choice:
         own = super().store(group)
-        if not group.wrong:
+        if not group.wrong or not (own.samples or group.has_path):  # replayed, it would only start bare
             return own
         return Choice({**own.samples, WRONG: group.generator.choice(group.wrong)}, own.outcome, own.start_bare)
 

@@ -34,7 +34,7 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json '{"working_dir
     --ref.num_gpus_per_node 8 \
     --reward.num_gpus_per_node 8 \
     --vllm.num_engines 8 \
-    --vllm.gpu_memory_utilization 0.4 \
+    --vllm.gpu_memory_utilization 0.35 \
     --vllm.enable_sleep \
     --ds.enable_sleep \
     --train.colocate_all \

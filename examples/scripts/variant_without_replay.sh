@@ -4,6 +4,9 @@
 #
 #     RECIPE=rpo_dapo_7b examples/scripts/variant_without_replay.sh
 #
+# DAPO: here every group that dynamic sampling drops uses up a question of the data (a replay uses none), so this run ends
+# after about the kept share of its steps. Compare it at equal generated tokens, or with --train.num_episodes above 4.
+#
 # Needs: what train_$RECIPE.sh needs; RECIPE is rpo_grpo_1.5b unless given.
 # Folder: $HOME/runs/$RECIPE-without-replay, or RUN. Further flags are passed on. Not run on GPUs in this release.
 set -euo pipefail

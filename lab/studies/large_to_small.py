@@ -15,7 +15,6 @@ from lab.plot import save_plot
 from lab.runs import StudyError, Variant, runs_of
 from lab.testbed import model_dir
 from lab.training import (
-    ALL_REPLAY,
     accuracy,
     add_training_arguments,
     check_command,
@@ -23,10 +22,10 @@ from lab.training import (
     folder_of,
     on_testbed,
     remarks,
+    replaying_all,
     show,
     summary,
     train_all,
-    with_defaults,
 )
 from lab.training_plot import BLUE, ORANGE
 
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    command = with_defaults(ALL_REPLAY, command_of(args))
+    command = replaying_all(command_of(args))
     check_command(command)
     stronger = args.stronger or (str(model_dir("main")) if on_testbed(args) and not args.source else "")
     if bool(stronger) == bool(args.source):

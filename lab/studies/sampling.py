@@ -64,18 +64,22 @@ def opened(args: argparse.Namespace, engines: int | None = None) -> Iterator[Ses
             model = str(model_dir(args.level))
             data = str(write_dataset(args.level, folder, 1, args.questions, seed=args.seed)[1])
             words = ["--data.max_len", str(TESTBED_MAX_LEN), *words]
-        fixed = {
-            "--data.max_samples": args.questions,
-            "--rollout.temperature": args.temperature,
-            "--rollout.top_p": args.top_p,
-            "--train.seed": args.seed,
-            **({} if engines is None else {"--vllm.num_engines": engines}),
-        }
-        if twice := fixed.keys() & given_options(words):
-            raise UsageError(f"{min(twice)}: leave it out; the study has its own argument for it")
-        words += [str(word) for pair in fixed.items() for word in pair]
-        with session(prepare(training_args(model, data, words))) as opened_session:
+        with session(prepare(training_args(model, data, with_own_options(args, words, engines)))) as opened_session:
             yield opened_session
+
+
+def with_own_options(args: argparse.Namespace, words: Sequence[str], engines: int | None = None) -> list[str]:
+    """The training options with those that the study sets. Raises UsageError for one that is among them already."""
+    own = {
+        "--data.max_samples": args.questions,
+        "--rollout.temperature": args.temperature,
+        "--rollout.top_p": args.top_p,
+        "--train.seed": args.seed,
+        **({} if engines is None else {"--vllm.num_engines": engines}),
+    }
+    if twice := own.keys() & given_options(words):
+        raise UsageError(f"{min(twice)}: leave it out; the study has its own argument for it")
+    return [*words, *(str(word) for pair in own.items() for word in pair)]
 
 
 def settings(args: argparse.Namespace, *names: str) -> dict[str, Any]:

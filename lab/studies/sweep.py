@@ -16,16 +16,15 @@ from lab.figures import RunFigures
 from lab.plot import save_plot
 from lab.runs import StudyError, Variant
 from lab.training import (
-    ALL_REPLAY,
     accuracy,
     add_training_arguments,
     check_command,
     command_of,
     remarks,
+    replaying_all,
     show,
     summary,
     train_all,
-    with_defaults,
 )
 
 OPTIONS = {"L": "rpo.cut.max", "alpha": "rpo.shaping.alpha", "epsilon": "rpo.update.epsilon"}
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         raise StudyError("nothing to sweep over: give values with --L, --alpha or --epsilon")
     if args.parallel is not None and args.parallel < 1:
         raise StudyError(f"--parallel {args.parallel}: at least 1")
-    command = with_defaults(ALL_REPLAY, command_of(args))
+    command = replaying_all(command_of(args))
     options = check_command(command)
     from lab.trials import through_tune  # imports Ray, which is slow
 

@@ -14,7 +14,6 @@ from lab.figures import RunFigures
 from lab.plot import save_plot
 from lab.runs import Variant
 from lab.training import (
-    ALL_REPLAY,
     PLAIN,
     accuracy,
     add_training_arguments,
@@ -23,10 +22,10 @@ from lab.training import (
     command_of,
     on_testbed,
     remarks,
+    replaying_all,
     show,
     summary,
     train_all,
-    with_defaults,
 )
 from lab.training_plot import BLUE, GREY, ORANGE
 
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    command = with_defaults(ALL_REPLAY, command_of(args))
+    command = replaying_all(command_of(args))
     check_command(command)
     lengths = args.lengths or (TESTBED_LENGTHS if on_testbed(args) else LENGTHS)
     result, found = train_all(args, "tokens", command, variants(lengths, args.budget))

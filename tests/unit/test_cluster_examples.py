@@ -6,6 +6,7 @@ which its CRDs are made), and read by the part of Ray that reads a RayCluster in
 """
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -73,6 +74,31 @@ def test_the_clouds_commands_are_shell(name):
     assert len(commands) >= 8
     for command in commands:
         subprocess.run(["bash", "-n", "-c", command], check=True)
+
+
+def brings(config: dict[str, Any], package: str) -> bool:
+    """Whether the image has a package, or the head's container gets it before Ray starts there."""
+    commands = prepare_config(config)["head_setup_commands"]  # Ray's default, unless the file has its own
+    locked = (ROOT / "requirements" / "gpu.lock").read_text()
+    return f"\n{package}==" in locked or any(re.match(rf"pip install '?{package}\b", command) for command in commands)
+
+
+@pytest.mark.parametrize(("name", "package"), [("aws.yaml", "boto3"), ("gcp.yaml", "google-api-python-client")])
+def test_the_autoscaler_in_the_heads_container_has_its_clouds_package(name, package):
+    [config] = documents(name)
+    assert brings(config, package)
+    assert not brings(config | {"head_setup_commands": []}, package)
+
+
+def test_every_node_of_google_has_the_account_that_may_pull_the_image():
+    """Ray gives its account to the head only; a node without one has no login at the registry."""
+    [config] = documents("gcp.yaml")
+    nodes, head = config["available_node_types"], config["head_node_type"]
+    assert "serviceAccounts" not in nodes[head]["node_config"]  # it would replace what Ray gives
+    email = f"ray-autoscaler-sa-v1@{config['provider']['project_id']}.iam.gserviceaccount.com"
+    for name in nodes.keys() - {head}:
+        [account] = nodes[name]["node_config"]["serviceAccounts"]
+        assert account == {"email": email, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
 
 
 # ── KubeRay ──
@@ -234,5 +260,7 @@ def test_the_commands_differ_in_their_places_only(slurm):
     job, batch = parse(job_command()), parse(options_of(slurm["python"][0][:-1]))
     for args in (job, batch):
         assert args.ckpt.load_enable and not args.rpo.cache.url.startswith(f"sqlite:///{args.ckpt.path}")
-    for section in ("actor", "ref", "vllm", "rollout", "algo", "data", "ds"):
+        assert args.eval.dataset and args.eval.steps > 0
+        assert Path(args.logger.tensorboard_dir).parent == Path(args.ckpt.path).parent
+    for section in ("actor", "ref", "vllm", "rollout", "algo", "data", "ds", "eval"):
         assert getattr(job, section) == getattr(batch, section), section

@@ -1,7 +1,5 @@
 """What the recipes set, against the paper and against each other."""
 
-import itertools
-
 import pytest
 
 from openrlhf_rpo.launch.options import parse
@@ -20,6 +18,7 @@ def test_a_step_is_the_papers_96_questions_by_6_samples(shell, name):
     assert args.rpo.method == ("paper" if name == "train_rpo_paper_7b.sh" else "rpo")
     assert (args.rpo.cut.max, args.rpo.update.epsilon, args.rpo.shaping.alpha) == ("ratio:0.5", 0.1, 0.01)
     assert (args.rpo.shaping.min, args.rpo.shaping.max) == (0.5, 1.0)
+    assert args.rollout.micro_batch_size == args.train.micro_batch_size == 6  # a group, which shares its prefix
 
 
 def test_the_readme_shows_the_command_of_the_script(shell):
@@ -31,25 +30,19 @@ def test_the_four_recipes_are_two_models_by_two_estimators(shell, differences):
     assert differences(small, shell.command("train_rpo_dapo_1.5b.sh")) == DAPO
     assert differences(large, shell.command("train_rpo_dapo_7b.sh")) == DAPO
     assert parse(large).actor.model_name_or_path.endswith("-7B")
-    assert set(differences(small, large)) <= {
-        "--actor.model_name_or_path",
-        "--rollout.micro_batch_size",
-        "--train.micro_batch_size",
-        "--vllm.gpu_memory_utilization",
-        "--ref.offload",
-    }
+    assert set(differences(small, large)) == {"--actor.model_name_or_path", "--vllm.gpu_memory_utilization"}
 
 
 @pytest.mark.parametrize(
     ("variant", "expected"),
     [
-        ("variant_without_rpo.sh", {"--rpo.enable": "false"}),
+        ("variant_without_rpo.sh", {"--rpo.method": "off", "--rpo.shaping.alpha": "0"}),
         ("variant_without_replay.sh", {"--rpo.method": "off"}),
         ("variant_without_length_reward.sh", {"--rpo.shaping.alpha": "0"}),
     ],
 )
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_variant_changes_one_thing_of_any_recipe(shell, differences, variant, expected, recipe):
+def test_a_variant_changes_only_what_it_is_named_for_in_any_recipe(shell, differences, variant, expected, recipe):
     words = shell.command(variant, RECIPE=recipe)
     assert differences(shell.command(f"train_{recipe}.sh"), words) == expected
     assert recipe in parse(words).ckpt.path
@@ -74,33 +67,3 @@ def test_ppo_has_a_critic_and_none_of_a_groups_estimators(shell):
 def test_a_reward_model_is_the_only_source_of_rewards(shell):
     args = parse(shell.command("train_rpo_reward_model.sh"))
     assert args.reward.model_name_or_path and not args.reward.remote_url and not args.eval.dataset
-
-
-# ── Studies ──
-
-
-def test_stability_compares_rpo_and_plain_grpo_in_steps_of_18_samples(shell, differences):
-    rpo, plain = shell.commands("study_stability.sh")
-    assert differences(rpo, plain) == {"--rpo.enable": "false"}
-    args = parse(rpo)
-    assert args.rollout.batch_size * args.rollout.n_samples_per_prompt == args.train.batch_size == 18
-
-
-def test_epsilon_takes_the_papers_values_and_a_cache_that_is_never_updated(shell, differences):
-    *runs, frozen = shell.commands("study_epsilon.sh")
-    assert [parse(words).rpo.update.epsilon for words in runs] == [0, 0.1, 0.5, 0.9]
-    assert differences(runs[1], frozen) == {"--rpo.update.epsilon": "off"}
-    assert {parse(words).rpo.init.mode for words in [*runs, frozen]} == {"bulk"}
-
-
-def test_cut_and_alpha_are_every_pair_of_the_papers_heat_map(shell):
-    runs = [parse(words) for words in shell.commands("study_cut_and_alpha.sh")]
-    pairs = [(args.rpo.cut.max, args.rpo.shaping.alpha) for args in runs]
-    assert pairs == list(itertools.product(["fixed:300", "ratio:0.5", "ratio:1"], [0, 0.01, 0.1, 1]))
-    assert {(args.train.batch_size, args.train.num_episodes) for args in runs} == {(336, 2)}
-
-
-def test_generated_tokens_are_counted_at_the_papers_lengths_and_without_rpo(shell):
-    *runs, plain = [parse(words) for words in shell.commands("study_generated_tokens.sh")]
-    assert [args.rpo.cut.max for args in runs] == ["fixed:300", "fixed:500", "fixed:800"]
-    assert not plain.rpo.enable and all(args.rpo.enable for args in runs)

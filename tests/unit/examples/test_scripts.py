@@ -32,7 +32,6 @@ GPUS = {
     "train_rpo_multi_node_7b.sh": 16,
     "train_rpo_one_gpu_1.5b.sh": 1,
     "train_rpo_lora_one_gpu_1.5b.sh": 1,
-    "study_stability.sh": 6,
 }  # the others: 8
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}={% endif %}"
 
@@ -106,7 +105,7 @@ def test_the_commands_pass_every_check_but_those_of_the_machine(shell, dry_run, 
     for words in {tuple(words): list(words) for words in (commands[0], commands[-1])}.values():
         levels = dry_run(words)
         assert levels["fail"] <= {"version", "Ray has"}
-        expected = {"options", "model", "data", "reward", "cache"} if parse(words).rpo.enable else {"options"}
+        expected = {"options", "model", "data", "reward", "cache"}
         expected |= {"initial cache"} if "import" in words else set()
         assert expected <= levels["pass"]
 
@@ -145,9 +144,9 @@ def test_words_behind_a_script_are_the_last_of_each_of_its_commands(shell, name)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_run_or_runs_says_where_every_file_goes(shell, name, tmp_path):
+def test_run_says_where_every_file_goes(shell, name, tmp_path):
     elsewhere = tmp_path / "elsewhere"
-    for words in shell.commands(name, RUN=str(elsewhere), RUNS=str(elsewhere)):
+    for words in shell.commands(name, RUN=str(elsewhere)):
         folders = [Path(words[words.index(option) + 1]) for option in FOLDERS]
         assert {folder.name for folder in folders} == {"checkpoints", "model", "tensorboard"}
         [run] = {folder.parent for folder in folders}
@@ -155,9 +154,10 @@ def test_run_or_runs_says_where_every_file_goes(shell, name, tmp_path):
 
 
 def test_no_two_commands_share_a_folder(shell):
-    commands = [words for name in SCRIPTS if "resume" not in name for words in shell.commands(name)]
+    others = [name for name in SCRIPTS if name != "train_rpo_resume.sh"]
+    commands = [words for name in others for words in shell.commands(name)]
     paths = {words[words.index("--ckpt.path") + 1] for words in commands}
-    assert len(paths) == len(commands) > len(SCRIPTS)
+    assert len(paths) == len(commands) >= len(others) > 10
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -36,9 +36,13 @@ def test_right_answers_alone_are_stored_and_a_question_without_one_starts_bare(s
 
 
 def test_answers_that_are_compared_are_refused():
-    def check(baseline: str) -> None:
-        Experience().check_run(SimpleNamespace(rpo=SimpleNamespace(advantage=SimpleNamespace(baseline=baseline))))
+    def check(baseline: str, level: str = "off") -> None:
+        rpo = SimpleNamespace(advantage=SimpleNamespace(baseline=baseline))
+        algo = SimpleNamespace(advantage=SimpleNamespace(is_correction_level=level))
+        Experience().check_run(SimpleNamespace(rpo=rpo, algo=algo))
 
     check("zero")
     with pytest.raises(UsageError, match="add --rpo.preset raft"):
         check("estimator")
+    with pytest.raises(UsageError, match="add --algo.advantage.is_correction_level off"):
+        check("zero", "token")

@@ -63,6 +63,13 @@ def test_rpos_choice_is_stored_and_a_wrong_sample_beside_it(method, scores, seed
     assert WRONG not in choice.samples or scores[choice.samples[WRONG]] == 0.0
 
 
+@pytest.mark.parametrize("method", [Failure(), Pivot()], ids=["failure", "pivot"])
+@given(scores=SCORES)
+def test_a_question_that_was_never_solved_stores_nothing_as_under_rpo(method, scores):
+    group = Scored(tuple(scores), tuple(scores), (5,) * len(scores), False, random.Random(0))
+    assert bool(method.store(group).samples) == (1.0 in scores)
+
+
 def test_each_wrong_sample_is_equally_likely():
     taken = [Failure().store(scored([0.0, 1.0, 0.0], seed)).samples[WRONG] for seed in range(2000)]
     assert set(taken) == {0, 2} and abs(taken.count(0) - 1000) < 112

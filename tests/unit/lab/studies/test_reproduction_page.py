@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.studies.sampling import with_own_options
 from lab.study import STUDIES, build_parser
 from openrlhf_rpo.cli.main import main
 from openrlhf_rpo.evaluation.session import training_args
@@ -41,10 +42,20 @@ def test_every_run_of_every_command_is_accepted(words, tmp_path, monkeypatch, ca
     assert "--finished: no run below" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [w for w in commands() if w[1] in ("tokens", "sweep", "large-to-small")], ids=named)
+def test_the_papers_literal_choices_are_accepted_in_every_study_of_its_setting(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    split = words.index("--")
+    assert main([*words[:split], "--finished", *words[split:], "--rpo.method", "paper"]) == 1
+    assert "--finished: no run below" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [w for w in commands() if not trains(w[1])], ids=named)
 def test_every_command_that_samples_is_accepted(words):
     args, rest = build_parser(words[1:]).parse_known_args(words[1:])
-    assert args.model and training_args(args.model, args.data, rest).vllm.num_engines == 8
+    for engines in getattr(args, "engines", [None]):
+        training = training_args(args.model, args.data, with_own_options(args, rest, engines))
+        assert args.model and training.vllm.num_engines == (engines or 8)
 
 
 def test_every_study_that_trains_is_on_the_page():
