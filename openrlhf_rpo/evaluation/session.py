@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -122,8 +122,9 @@ def prepare(args: SimpleNamespace) -> Subject:
         config, tokenizer = RPOConfig.from_namespace(args.rpo), load_tokenizer(args)
         if args.data.max_len is None:
             args.data.max_len = _longest(args)
-        questions = list({q.question_id: q for q in load_eval_questions(args, tokenizer)[0]}.values())
-        if warning := check_questions(args, config, questions):
+        loaded, repeated = load_eval_questions(args, tokenizer)
+        questions = list({q.question_id: q for q in loaded}.values())
+        for warning in check_questions(args, config, questions, repeated + len(loaded) - len(questions)):
             print(f"Warning: {warning}")
         check_reward_source(config.reward, args.reward.remote_url)
     return Subject(args, device, config, tokenizer, questions)
@@ -169,7 +170,8 @@ def session(subject: Subject) -> Iterator[Session]:
         from openrlhf_rpo.rollout.rollout import Rollout
         from openrlhf_rpo.rollout.scoring import make_scorer
 
-        scorer = make_scorer(config.reward, args.reward.remote_url)
+        none_may_fail = replace(config.reward, max_failure_share=0.0)  # a stand-in would be stored for good
+        scorer = make_scorer(none_may_fail, args.reward.remote_url)
         resources.callback(scorer.close)
         resources.callback(ray.shutdown)
         connect(args, subject.device)

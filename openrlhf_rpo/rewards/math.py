@@ -1,11 +1,13 @@
 r"""Accuracy of a mathematical answer: 1.0 if it equals the label, else 0.0.
 
-The answer is the content of the last \boxed{...} in the response or, without a box, the number or formula in the sentence
-after the last "answer is", "answer:", <answer> or, in the last line, ####. A number elsewhere in the text does not count,
-so a truncated response is not rewarded by luck. Answers are equal if their text is, or if math-verify
-(https://github.com/huggingface/Math-Verify) says so: \frac{84}{2} equals 42. What it misreads is rewritten for it: 12\,345,
-which it would multiply, and 4.5e33, which is then read both ways, as e may be Euler's number. It compares six decimals, so
-numbers below a thousandth must also be within a thousandth of each other.
+The answer is the content of the last \boxed{...} in the response (of several with a comma or "and" between them, of all)
+or, without a box, the number, formula or choice (A to J) in the sentence after the last "answer is", "answer:", <answer>
+or, in the last line, ####. A number elsewhere in the text does not count, so a truncated response is not rewarded by
+luck. Answers are equal if their text is, or if math-verify (https://github.com/huggingface/Math-Verify) says so:
+\frac{84}{2} equals 42. What it misreads is rewritten for it: 12\,345, which it would multiply, and 4.5e33, which is then
+read both ways, as e may be Euler's number. It compares six decimals, so numbers below a thousandth must also be within a
+thousandth of each other. A date, a time, a word in capitals and feet with inches must be the same text: math-verify would
+calculate with them.
 
 Degenerate cases: no answer, an empty or unclosed box, or an expression that cannot be parsed or compared in time
 (\boxed{9^{9^{9}}}) gives 0.0. With a label that cannot be parsed only the same text in the box gives 1.0; ``unparsable``
@@ -25,6 +27,7 @@ from sympy import Eq, Expr, Rational
 _BOX = re.compile(r"\\boxed\s*\{")
 # 12\,345 and 12 345 678; not 1.234 567
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\\[,;: ]|[~ \u00a0\u2009\u202f])\d{3})+(?!\d)")
+_BETWEEN = re.compile(r"\$?\s{0,3}(?:,|(?:,\s?)?\band\b)\s{0,3}\$?")  # \boxed{1} and \boxed{-5}
 _DIGITS, _POWER = r"(\d+(?:\.\d*)?|\.\d+)", r"([+-]?\d{1,4})"
 # Every repetition is bounded, so that no response takes long.
 _ANNOUNCED = re.compile(
@@ -36,8 +39,14 @@ _ANNOUNCED = re.compile(
 _FORMULA = re.compile(r"(?s)\$\$(.{1,300}?)\$\$|\$((?:[^$.]|\.(?!\s)){1,300})\$|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]")
 _FURTHER = re.compile(r"\s{0,3}(?:,\s?(?:and|or)?|and|or)\s{1,3}(?=[$\\])")  # between $2$ and $3$
 _PROSE = re.compile(r"[a-z]{2,} [a-z]{2,}")  # no formula
-# (1, 2) and (1,2) and 2, 3; not 1,234
-_LIST = re.compile(r"\(?[-+]?[\d./]+(?:,\s[-+]?[\d./]+){1,9}\)?\s*\Z|\([-+]?[\d./]+(?:,[-+]?[\d./]+){1,9}\)\s*\Z")
+# 42 and 42 apples and 42, as 6 * 7 is; not 2x, 6*7=42, 2 or 3
+_NUMBER = re.compile(
+    r"\s*[-+]?(?:\d[\d,]{0,99}\.?\d{0,99}|\.\d{1,99})(?:/\d{1,99})?\s?\\?%?(?:[\s.)]*\Z|\s+\(|[,;:]?\s+"
+    r"(?!(?:or|and|times|plus|minus|over|divided)\b)[A-Za-z]{2})"
+)
+# Dates, times, words in capitals (an order, ACB), 5 feet 3 inches: to math-verify differences, ratios, products, and 5.
+_WORDS = re.compile(r"\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d(?::\d\d)?|[A-Z]{2,}|\d+[A-Za-z]{2,}\d+[A-Za-z]{2,}")
+_CHOICE = re.compile(r"\s*\(?[A-J]\)?\s*")
 _SENTENCE = re.compile(r".{1,300}?(?=[.;!?](?:\s|\Z)|</|\n|\Z)|.{1,300}")
 _STEPS = re.compile(r"1[.)][ \t]{1,9}[A-Z*]")  # the first of a list
 _ABOUT = re.compile(r"^\s*\\(?:approx|sim)(?![a-zA-Z])")
@@ -58,9 +67,23 @@ def math_reward(response: str, label: str) -> float:
     box = last_boxed(response)
     if box and box == label.strip():
         return 1.0
+    if _WORDS.fullmatch(bare := _bare(label)):
+        return float(_bare(_sentence(response) if box is None else box).upper() == bare.upper())
     answer = _said(response) if box is None else _read(box.removesuffix(".")) if box else []
     gold = _gold(label) if answer else ()
     return float(any(_equal(*pair) for pair in itertools.product(gold, answer)))
+
+
+def _bare(text: str) -> str:
+    """Without text commands, spaces and signs around it."""
+    return re.sub(r"\s", "", re.sub(r"\\(?:text|mathrm)(?:bf|it)?\{([^{}]{0,99})\}", r"\1", text)).strip("$().")
+
+
+def _sentence(response: str) -> str:
+    """What is said after the last announcement of an answer."""
+    announced = list(_ANNOUNCED.finditer(response))
+    said = announced and _SENTENCE.match(response, announced[-1].end())
+    return said[0] if said else ""
 
 
 def parses(label: str) -> bool:
@@ -74,25 +97,50 @@ def unparsable(labels: Iterable[str]) -> list[int]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last \boxed{...}, stripped; None without a box, "" if it is empty or never closes."""
-    start = None
-    for match in _BOX.finditer(text):
-        start = match.end()
-    if start is None:
-        return None
+    r"""The content of the last \boxed{...}, stripped; None without a box, "" if it is empty or never closes.
+
+    Of boxes with a comma or "and" between them, \boxed{1} and \boxed{-5}, the contents: "1, -5".
+    """
+    contents: list[str] = []
+    behind = len(text)
+    for match in reversed(list(_BOX.finditer(text))):
+        end = _closing(text, match.end())
+        if end is None or (contents and not _BETWEEN.fullmatch(text, end + 1, behind)):
+            return ", ".join(filter(None, dict.fromkeys(reversed(contents))))
+        contents.append(text[match.end() : end].strip())
+        behind = match.start()
+    return ", ".join(filter(None, dict.fromkeys(reversed(contents)))) if contents else None
+
+
+def _closing(text: str, start: int) -> int | None:
+    """The place of the brace that closes the one before ``start``."""
     depth, escaped = 1, False
     for i in range(start, len(text)):
         if text[i] in "{}" and not escaped:
             depth += 1 if text[i] == "{" else -1
         if depth == 0:
-            return text[start:i].strip()
+            return i
         escaped = text[i] == "\\" and not escaped  # not after \\, which ends a line
-    return ""
+    return None
+
+
+class _Unread(Exception):
+    pass
+
+
+def _gold(label: str) -> tuple[Any, ...]:
+    try:
+        return _meanings(label)
+    except _Unread:  # is not cached: on a busy machine the next parse may be in time
+        return ()
 
 
 @lru_cache(maxsize=4096)  # a group's samples share their label
-def _gold(label: str) -> tuple[Any, ...]:
-    return tuple(_read(label) or _parse(label, _ANYWHERE)) if label.strip() else ()
+def _meanings(label: str) -> tuple[Any, ...]:
+    found = (_read(label) or _parse(label, _ANYWHERE)) if label.strip() else ()
+    if not found:
+        raise _Unread
+    return tuple(found)
 
 
 def _read(expression: str, form: str = "\\boxed{{{}}}") -> list[Any]:
@@ -115,9 +163,11 @@ def _said(response: str) -> list[Any]:
         said = _SENTENCE.match(rest)
         if said is None or "\n" in found[0] and _STEPS.match(rest):
             continue
+        text = re.sub(r"\*\*|\\?\$", "", said[0])  # bold, and an amount's sign
+        if _CHOICE.fullmatch(text):
+            return _read(text.strip(" ()"))
         if re.search(r"[\d$\\]", said[0]):  # else it announces nothing: "the answer is right"
-            text = re.sub(r"\*\*|\\?\$", "", said[0])  # bold, and an amount's sign
-            return _read(text) if _LIST.match(text) else _read(text, "The final answer is {}")
+            return _read(text, "The final answer is {}") if _NUMBER.match(text) else _read(text)
     return []
 
 

@@ -17,9 +17,10 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Any
 
 from openrlhf_rpo.errors import Failed
@@ -29,6 +30,7 @@ from openrlhf_rpo.rollout.reward_worker import MARK, end_all
 NOT_TRIED = "not tried: too many others had failed"
 _START_SECONDS = 120.0  # to start a process and load the user's file, which may import a large package
 _SEND_SECONDS = 10.0
+_LOOK_SECONDS = 0.05  # how soon a batch that is done stops waiting for a process that loads
 _GRACE_SECONDS = 2.0  # for a process to exit by itself
 _MOST_BYTES = 2**20  # of an answer
 _GARBLED = "its process sent something else than an answer, and was killed"
@@ -80,11 +82,15 @@ class RewardPool:
         failures = itertools.count(1)
         stop = threading.Event()
 
+        def needed() -> bool:
+            return bool(todo) and not (stop.is_set() or self._closed)
+
         def serve(slot: _Slot) -> str:
             """Take requests until none is left; returns the failure cause for requests that remain."""
-            while todo and not (stop.is_set() or self._closed):
+            while needed():
                 try:
-                    slot.ready()
+                    if not slot.ready(needed):
+                        break
                 except RewardLoadError as error:
                     return str(error)  # other slots may still work
                 try:
@@ -130,6 +136,7 @@ class _Slot:
         self.connection: socket.socket | None = None
         self.received = b""
         self.loaded = False
+        self.started = 0.0  # by time.monotonic
         self.numbers = itertools.count()
         self.mark = str(uuid.uuid4())
 
@@ -138,7 +145,7 @@ class _Slot:
         if self.process is not None and self.process.poll() is None:
             return
         self.end()
-        self.loaded, self.received = False, b""
+        self.loaded, self.received, self.started = False, b"", time.monotonic()
         try:
             self.connection, theirs = socket.socketpair()
             program = (
@@ -158,19 +165,28 @@ class _Slot:
             raise RewardLoadError(f"no process for the reward can be started: {error}") from error
         self._send(self.source)
 
-    def ready(self) -> None:
-        """Wait until a live process has loaded the reward. Raises RewardLoadError."""
+    def ready(self, needed: Callable[[], bool] = lambda: True) -> bool:
+        """Wait until a live process has loaded the reward; False if it is no longer ``needed``. Raises RewardLoadError.
+
+        A process that is not waited for goes on loading.
+        """
         self.start()
         if self.loaded:
-            return
+            return True
+        assert self.connection is not None
+        with suppress(ValueError):  # the pool was closed meanwhile: the next receive reports that
+            while not wait([self.connection], _LOOK_SECONDS) and time.monotonic() < self.started + self.start_timeout:
+                if not needed():
+                    return False
         try:
-            cause = self._receive(self.start_timeout)
+            cause = self._receive(self.start_timeout, self.started)
         except _CallFailed as error:
             cause = str(error)
         if cause is not None:
             self.end()
             raise RewardLoadError(f"the reward cannot be loaded: {cause}")
         self.loaded = True
+        return True
 
     def call(self, request: RewardRequest, timeout: float) -> RewardResult:
         """One call. Raises _CallFailed with the cause."""
@@ -194,14 +210,13 @@ class _Slot:
         """Ask the process to exit, by closing the connection."""
         if self.connection is not None:
             self.connection.close()
-            self.connection = None
 
     def end(self) -> int | None:
         """End the process and its children; returns its exit code, or None without a process."""
         if self.process is None:
             return None
         process, self.process = self.process, None
-        if self.connection is None:
+        if self.connection is None or self.connection.fileno() < 0:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_SECONDS)
         self.hang_up()
@@ -212,14 +227,14 @@ class _Slot:
 
     def _send(self, message: object) -> None:
         assert self.connection is not None
-        self.connection.settimeout(_SEND_SECONDS)  # a stopped process reads nothing
         with suppress(OSError):  # it died or stopped meanwhile: the next receive reports that
+            self.connection.settimeout(_SEND_SECONDS)  # a stopped process reads nothing
             self.connection.sendall(pickle.dumps(message))
 
-    def _receive(self, timeout: float) -> Any:
-        """The next message; ends the process if it does not come whole within ``timeout`` seconds."""
+    def _receive(self, timeout: float, since: float | None = None) -> Any:
+        """The next message; ends the process if it does not come whole within ``timeout`` seconds (of ``since`` or now)."""
         assert self.connection is not None
-        end = time.monotonic() + timeout
+        end = (time.monotonic() if since is None else since) + timeout
         try:
             while b"\n" not in self.received:
                 self.connection.settimeout(max(end - time.monotonic(), 1e-3))

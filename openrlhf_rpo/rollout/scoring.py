@@ -20,10 +20,11 @@ from openrlhf_rpo.rollout.reward_pool import NOT_TRIED, RewardLoadError, RewardP
 logger = logging.getLogger(__name__)
 
 _SHOWN = 5  # how many failures an error lists
+_NONE_MAY_FAIL = "none may fail in an evaluation, or with --rpo.reward.max_failure_share 0"
 
 
 class RewardFailures(Failed):
-    """More rewards failed in one call than --rpo.reward.max_failure_share allows."""
+    """More rewards failed in one call than --rpo.reward.max_failure_share, or an evaluation, allows."""
 
 
 class Scorer:
@@ -123,10 +124,9 @@ class Scoring:
         shown = "".join(f"\n  question {question_id}: {cause}" for question_id, cause in self._failed[:_SHOWN])
         more = f"\n  and {len(self._failed) - _SHOWN} more" if len(self._failed) > _SHOWN else ""
         stopped = f", {not_tried} were not tried any more" if not_tried else ""
-        return (
-            f"{len(self._failed)} of {self.total} rewards failed{stopped}; --rpo.reward.max_failure_share is "
-            f"{self.scorer.max_failure_share:g}{shown}{more}"
-        )
+        share = self.scorer.max_failure_share
+        limit = f"--rpo.reward.max_failure_share is {share:g}" if share else _NONE_MAY_FAIL
+        return f"{len(self._failed)} of {self.total} rewards failed{stopped}; {limit}{shown}{more}"
 
 
 def make_scorer(options: RewardOptions, remote_urls: list[str] | None) -> Scorer | None:

@@ -18,7 +18,9 @@ from openrlhf_rpo.evaluation.benchmarks import BENCHMARKS, rows
 from openrlhf_rpo.evaluation.figures import summary
 from openrlhf_rpo.evaluation.result import ResultError, StudyResult
 from openrlhf_rpo.evaluation.results import show
-from openrlhf_rpo.evaluation.session import prepare, training_args
+from openrlhf_rpo.evaluation.session import prepare, session, training_args
+from openrlhf_rpo.rollout.rollout import Sampling
+from openrlhf_rpo.types import Group
 
 MODEL = str(model_dir("main"))
 SETTINGS = {"questions": "q", "temperature": 1.0, "top_p": 1.0, "max_tokens": None, "max_len": 768, "reward": "math"}
@@ -111,10 +113,19 @@ def test_parquet_is_read_as_jsonl_is(data, tmp_path):
     assert [q.question_id for q in questions[0]] == [q.question_id for q in questions[1]]
 
 
-def test_a_question_that_comes_twice_is_asked_once(data, tmp_path):
+def test_a_question_that_comes_twice_is_asked_once(data, tmp_path, capsys):
     twice = tmp_path / "twice.jsonl"
     twice.write_text(Path(data).read_text() * 2)
     assert len(prepare(training_args(MODEL, str(twice), [])).questions) == 8
+    assert "Warning: 8 rows repeat a question, which is asked once" in capsys.readouterr().err
+
+
+def test_a_question_with_two_labels_is_a_warning(data, tmp_path, capsys):
+    both = tmp_path / "both.jsonl"
+    first = json.loads(Path(data).read_text().splitlines()[0])
+    both.write_text("\n".join(json.dumps(first | {"answer": answer}) for answer in ("1", "2")))
+    assert len(prepare(training_args(MODEL, str(both), [])).questions) == 2
+    assert "Warning: the data: 1 questions are there again with another label" in capsys.readouterr().err
 
 
 def test_a_shortened_option_counts_as_given(data):
@@ -327,6 +338,28 @@ def test_results_of_another_content_of_the_reward_file_are_not_compared(tmp_path
     ]
     assert main(["eval", "--compare", *files]) == 1
     assert "reward_content is {'r.py': '12ab'} in one and {'r.py': '34cd'} in the other" in capsys.readouterr().err
+
+
+def test_no_reward_of_an_evaluation_may_fail(data, monkeypatch):
+    """Its stand-in would be stored as the sample's score, and never be tried again."""
+    made = "openrlhf_rpo.rollout.scoring.make_scorer"
+    monkeypatch.setattr(made, lambda options, _: pytest.fail(f"share {options.max_failure_share}"))
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")  # which session sets
+    subject = prepare(training_args(MODEL, data, ["--rpo.reward.max_failure_share", "0.5"]))
+    with pytest.raises(pytest.fail.Exception, match=r"share 0\.0"), session(subject):
+        pass
+
+
+def test_what_was_finished_before_a_failed_reward_is_kept(open_again, data):
+    subject = prepare(training_args(MODEL, data, []))
+    evaluation = sample.Evaluation("it", open_again(), subject)
+    batches = iter([[Group(q, ()) for q in subject.questions[:2]]])
+    sampling = Sampling(n_samples=1, temperature=1.0, top_p=1.0, max_path_length=None)
+    rollout = Namespace(sampling=sampling, sample_bare=lambda *_: next(batches))
+    args = Namespace(batch=2, temperature=1.0, top_p=1.0, lighteval=None)
+    with pytest.raises(StopIteration):  # in the place of RewardFailures
+        sample._sample(args, Namespace(rollout=rollout), evaluation, 1)
+    assert len(open_again().parts) == 2 and evaluation.missing == subject.questions[2:]
 
 
 def test_an_unfinished_result_names_the_command_that_goes_on(tmp_path, capsys):

@@ -77,6 +77,23 @@ from openrlhf_rpo.rewards.math import last_boxed, math_reward, parses, unparsabl
         ("The answer is $18, which is $3 more.", "18"),
         ("Answer: 42\n\nI verified the answer: it is right.", "42"),
         ("The answer to the first question is 7. So the answer is thus 42.", "42"),
+        ("The answer is 2x + 3.", "2x+3"),
+        (r"The answer is 3\sqrt{2}.", r"3\sqrt{2}"),
+        ("The answer is 6*7=42.", "42"),
+        ("The answer is 12 x 5 = 60.", "60"),
+        ("The answer is 12.5 km/h.", "12.5"),
+        ("The answer is 1/2.", "0.5"),
+        ("The answer is 5 because 2+3=5.", "5"),
+        ("Answer: B", "B"),
+        ("The answer is (B).", "B"),
+        (r"$\boxed{1}$ and $\boxed{-5}$", "1, -5"),
+        (r"\boxed{42}, \boxed{42}", "42"),
+        (r"\boxed{\text{2020-01-02}}", "2020-01-02"),
+        ("The answer is 2020-01-02.", "2020-01-02"),
+        (r"\boxed{3:30}", "$3:30$"),
+        (r"\boxed{A C B}", "ACB"),
+        (r"\boxed{5 \text{ feet } 3 \text{ inches}}", r"5 \text{ feet } 3 \text{ inches}"),
+        (r"\boxed{yx}", "xy"),
     ],
 )
 def test_an_equal_answer_is_worth_1(response, label):
@@ -104,6 +121,19 @@ def test_an_equal_answer_is_worth_1(response, label):
         ("The answer is 2, 3.", "2"),
         ("The answer is x = 5 because 5 + 2 = 7.", "7"),
         ("The answer is $5! = 120$.", "5"),
+        ("The answer is 2x + 3.", "2"),
+        (r"The answer is 3\sqrt{2}.", "3"),
+        ("The answer is 6*7=42.", "6"),
+        ("The answer is 12 x 5 = 60.", "12"),
+        ("The answer is 2 or 3.", "2"),
+        ("The answer is (C).", "B"),
+        (r"\boxed{1} and \boxed{-5}", "-5"),
+        (r"\boxed{2020-02-01}", "2020-01-02"),
+        (r"\boxed{2017}", "2020-01-02"),
+        ("The answer is 2017.", "2020-01-02"),
+        (r"\boxed{2:20}", "3:30"),
+        (r"\boxed{ABC}", "ACB"),
+        (r"\boxed{5 \text{ feet } 9 \text{ inches}}", r"5 \text{ feet } 3 \text{ inches}"),
         (r"\boxed{42", "42"),
         (r"\boxed{}", "42"),
         (r"\boxed{}", ""),
@@ -127,6 +157,13 @@ def test_no_or_another_answer_is_worth_0(response, label):
 
 def test_the_last_box_is_the_answer():
     assert math_reward(r"\boxed{41} then \boxed{42}", "42") == 1.0
+
+
+def test_a_label_that_was_not_parsed_in_time_is_parsed_again(monkeypatch):
+    with monkeypatch.context() as slow:
+        slow.setattr(math_module, "parse", lambda *_, **__: [])
+        assert not parses("20260142")
+    assert parses("20260142")
 
 
 def test_equal_text_needs_no_math_verify(monkeypatch):

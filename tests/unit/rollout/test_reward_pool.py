@@ -203,6 +203,45 @@ def test_a_file_that_cannot_be_loaded_fails_every_request_once(make_pool, tmp_pa
     assert time.monotonic() - started < 10
 
 
+SLOW_TO_LOAD = """import os, pathlib, time
+while pathlib.Path(__file__).with_name("slow").exists():
+    time.sleep(0.01)
+
+def reward_func(queries, prompts, labels):
+    return {"rewards": os.getpid()}
+"""
+
+
+def test_a_batch_that_others_complete_does_not_wait_for_a_process_that_loads(make_pool, tmp_path):
+    (tmp_path / "my_reward.py").write_text(SLOW_TO_LOAD)
+    pool = make_pool(workers=2, start_timeout=60)
+    for slot in pool._slots:
+        slot.ready()
+    killed, other = (slot.process for slot in pool._slots)
+    (tmp_path / "slow").touch()
+    killed.kill()
+    killed.wait()
+    started = time.monotonic()
+    for _ in range(2):
+        assert [r.reward for r in pool.score([request("1")] * 4)] == [other.pid] * 4
+        loading = pool._slots[0].process
+    assert time.monotonic() - started < 20
+    (tmp_path / "slow").unlink()
+    assert pool._slots[0].ready() and pool._slots[0].process is loading  # it went on
+
+
+def test_closing_ends_the_wait_for_a_process_that_loads(make_pool, tmp_path):
+    (tmp_path / "my_reward.py").write_text(SLOW_TO_LOAD)
+    (tmp_path / "slow").touch()
+    pool, results = make_pool(start_timeout=600), []
+    thread = threading.Thread(target=lambda: results.extend(pool.score([request("1")])))
+    thread.start()
+    time.sleep(0.5)
+    pool.close()
+    thread.join(20)
+    assert [bool(r.failure) for r in results] == [True]
+
+
 def test_shipped_rewards_run_in_the_pool_and_count_tokens(make_pool):
     pool = make_pool(ShippedRewards("math,cosine", "1,1"), timeout=20)
     right, wrong = pool.score([request("42", response=r"\boxed{\frac{84}{2}}"), request("42", response="none")])

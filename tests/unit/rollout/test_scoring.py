@@ -135,6 +135,15 @@ def test_a_share_of_failures_at_the_limit_is_allowed(scorer, reward_file):
         made.score([request("0"), request("0"), request("1")])
 
 
+def test_where_none_may_fail_the_error_says_so(scorer, reward_file):
+    with pytest.raises(RewardFailures) as caught:
+        scorer([reward_file], max_failure_share=0.0, workers=1).score([request("0", "bad"), request("1")])
+    assert str(caught.value) == (
+        "1 of 2 rewards failed, 1 were not tried any more; none may fail in an evaluation, or with "
+        "--rpo.reward.max_failure_share 0\n  question bad: ZeroDivisionError: division by zero (reward.py, line 3)"
+    )
+
+
 @pytest.mark.parametrize(("share", "allowed"), [(0.05, 1), (0.0, 0)])
 def test_of_few_rewards_one_may_fail_unless_none_may(scorer, reward_file, share, allowed):
     """A round of dynamic sampling may have the samples of one question."""
