@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -30,7 +31,7 @@ from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, 
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import make_scorer
 from openrlhf_rpo.rollout.selection import Selection
-from openrlhf_rpo.run.checkpoints import Checkpoints
+from openrlhf_rpo.run.checkpoints import Checkpoints, writes
 from openrlhf_rpo.run.files import cache_url, fingerprints, model_place
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
 from openrlhf_rpo.run.phases import PhaseClock
@@ -135,6 +136,8 @@ class _RPOTrainer(BasePPOTrainer):
             step += 1
             with self.source.still():
                 self.finish(batch, step, status)
+        if step < self.max_steps:
+            print(f"The data ended after step {step} of {self.max_steps}; more --train.num_episodes give more", flush=True)
         if step % self.args.eval.steps != 0:
             with self.source.still():
                 self.evaluate(step)
@@ -156,22 +159,24 @@ class _RPOTrainer(BasePPOTrainer):
         self.checkpoint(step, status)
 
     def check_shared_folder(self) -> None:
-        """Raise Failed unless every node sees --ckpt.path.
+        """Raise Failed unless every node sees --ckpt.output_dir and, where the run uses it, --ckpt.path.
 
-        Otherwise the policy would silently start from the base model, and the cache would be rolled back to step 0.
+        Otherwise models would stay on another node's own disk, or the policy would silently start from the base model and
+        the cache be rolled back to step 0.
         """
         ckpt = self.args.ckpt
-        written = not ckpt.disable_ds and (ckpt.save_steps != math.inf or bool(self.eval_questions))
-        if not (written or ckpt.load_enable):
-            return
+        folders = {"--ckpt.output_dir": ckpt.output_dir}
+        if ckpt.load_enable or (writes(self.args) and (ckpt.save_steps != math.inf or self.eval_questions)):
+            folders["--ckpt.path"] = ckpt.path
         groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
-        with self.checkpoints.probe() as file:
-            blind = {node for group in groups for node in ray.get(group.async_run_method("blind_to", file=file)) if node}
-        if blind:
-            raise Failed(
-                f"--ckpt.path {ckpt.path} is another folder on {', '.join(sorted(blind))} than on the driver's node: "
-                "it must be on a file system that all nodes share"
-            )
+        for flag, folder in folders.items():
+            with self.checkpoints.probe(folder) as file:
+                blind = {node for group in groups for node in ray.get(group.async_run_method("blind_to", file=file)) if node}
+            if blind:
+                raise Failed(
+                    f"{flag} {folder} is another folder on {', '.join(sorted(blind))} than on the driver's node: "
+                    "it must be on a file system that all nodes share"
+                )
 
     def resume(self) -> int:
         """The step to continue from: that of the last checkpoint, with the cache rolled back to it."""
@@ -251,7 +256,7 @@ class _RPOTrainer(BasePPOTrainer):
             **batch.metrics,
             **self.source.timing(batch),
         }
-        if "rollout_log_prob_gap" in trained:  # else the step trained the critic alone
+        if "rollout_log_prob_gap" in trained:  # else only the critic trained, without old log-probs
             metrics["rpo/rollout_log_prob_gap"] = trained["rollout_log_prob_gap"]
         self.totals, self.failures = metrics, batch.failures
         with self.clock("cache"):  # counted in the next step's record
@@ -308,9 +313,12 @@ class _RPOTrainer(BasePPOTrainer):
         print(f"evaluation at step {step}: {visible(shown)}  ({logs['eval_seconds']:.1f} s)", flush=True)
         if step:
             self.publisher.wait()
+            best = self.best_eval_metric_value
             with self.checkpoints.staging_cleared_on_error():
                 self.save_best_checkpoint(logs, step, self.client_states(step))
-            self.publisher.begin(f"best_global_step{step}")
+            begun = self.publisher.begin(f"best_global_step{step}")
+            if self.best_eval_metric_value != best:
+                need_seen(begun, step, self.args)
         return logs
 
     def client_states(self, step: int) -> dict[str, Any]:
@@ -333,12 +341,9 @@ class _RPOTrainer(BasePPOTrainer):
         # What another step has staged is published meanwhile.
         with self.checkpoints.staging_cleared_on_error() if saves else nullcontext():
             self.save_logs_and_checkpoints(step, status, self.client_states(step))
-        if saves and not self.publisher.begin(f"global_step{step}") and not self.args.ckpt.disable_ds:
-            raise Failed(
-                f"the checkpoint of step {step} cannot be seen on the driver's node any more: is the file system of "
-                f"--ckpt.path {self.args.ckpt.path} still there?"
-            )
-        if not saves and step % PRUNE_EVERY == 0:
+        if saves:
+            need_seen(self.publisher.begin(f"global_step{step}"), step, self.args)
+        elif step % PRUNE_EVERY == 0:
             self.publisher.prune(step)
 
     def close(self) -> None:
@@ -348,6 +353,15 @@ class _RPOTrainer(BasePPOTrainer):
         for tracker in (self.wandb_logger, self.tensorboard_logger):
             if tracker:
                 tracker.close()
+
+
+def need_seen(begun: bool, step: int, args: SimpleNamespace) -> None:
+    """Raises Failed when a due checkpoint was not ``begun`` to be published, because nothing of it is seen here."""
+    if not begun and writes(args):
+        raise Failed(
+            f"the checkpoint of step {step} cannot be seen on the driver's node any more: is the file system of "
+            f"--ckpt.path {args.ckpt.path} still there?"
+        )
 
 
 _FINITE = (

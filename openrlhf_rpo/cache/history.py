@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Set
+from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import distinct, func, select
@@ -139,6 +140,12 @@ class CacheHistory:
         query = select(StepRow).where(StepRow.step > after).order_by(StepRow.step)
         with self._transaction() as session:
             return [record_of(row) for row in session.scalars(query)]
+
+    @property
+    def latest_at(self) -> datetime | None:
+        """When the latest step was committed."""
+        with self._transaction() as session:
+            return session.scalar(select(StepRow.created_at).order_by(StepRow.step.desc()).limit(1))
 
     def evaluations(self) -> list[tuple[int, dict[str, float]]]:
         """(step, evaluation metrics), oldest first."""

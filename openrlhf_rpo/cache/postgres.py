@@ -11,15 +11,19 @@ from sqlalchemy.exc import DBAPIError
 from openrlhf_rpo.cache.errors import CacheError, CacheLocked, CacheUnwritable
 
 _ALIVE = {"keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 6}
-"""Seconds, seconds, tries. Networks drop connections that are silent for minutes, as in a long step, and so the lock."""
+"""Seconds, seconds, tries. Networks drop connections that are silent for minutes, as in a long step, and so the lock.
+
+Set on the server, too, which otherwise keeps the lock of a lost node for hours.
+"""
 
 # The advisory lock's key, one per schema. The server releases the lock when the connection ends.
 _KEY = "hashtext('openrlhf_rpo path cache ' || current_schema())"
+_TAKEN = f"locktype = 'advisory' AND granted AND objid::bigint = ({_KEY})::bit(32)::bigint"
 _HOLDER = text(
-    "SELECT activity.application_name FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid) "
-    "WHERE held.locktype = 'advisory' AND held.granted AND activity.datname = current_database() "
-    f"AND held.objid::bigint = ({_KEY})::bit(32)::bigint"
+    "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    f"WHERE datname = current_database() AND {_TAKEN}"
 )
+_HELD = text(f"SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND pid = :backend AND {_TAKEN}")
 
 
 def postgres_engine(url: URL, read_only: bool = False) -> Engine:
@@ -29,8 +33,12 @@ def postgres_engine(url: URL, read_only: bool = False) -> Engine:
     """
     name = f"process {os.getpid()} on {socket.gethostname()}"
     try:
-        options = {"application_name": name[:63], **_ALIVE}
-        engine = create_engine(url, isolation_level="REPEATABLE READ", connect_args=options)
+        engine = create_engine(
+            url,
+            isolation_level="REPEATABLE READ",
+            connect_args={"application_name": name[:63], **_ALIVE},
+            execution_options={"postgresql_readonly": read_only},
+        )
     except ModuleNotFoundError as error:
         raise CacheError(
             f"--rpo.cache.url: no driver for {url.drivername} ({error}): pip install 'psycopg[binary]'."
@@ -40,8 +48,14 @@ def postgres_engine(url: URL, read_only: bool = False) -> Engine:
     def set_session(connection: Any, _record: Any) -> None:
         before, connection.autocommit = connection.autocommit, True
         connection.execute("SET timezone TO 'UTC'")
-        if read_only:
-            connection.execute("SET default_transaction_read_only TO on")
+        for setting, value in _ALIVE.items():
+            connection.execute(f"SET tcp_{setting} TO {value}")
+        # Servers before 14 have no such limit.
+        connection.execute("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'")
+        # Tables are looked up in the whole path, and a later schema may have another cache.
+        connection.execute(
+            "SELECT set_config('search_path', quote_ident(current_schema()), false) WHERE current_schema() IS NOT NULL"
+        )
         connection.autocommit = before
 
     return engine
@@ -63,7 +77,10 @@ class AdvisoryLock:
                 f"Path cache {where}: there is no schema of the search path {path}. Make it (CREATE SCHEMA), or use another "
                 "--rpo.cache.url."
             )
-        if not self._connection.scalar(text(f"SELECT pg_try_advisory_lock({_KEY})")):
+        self._backend = self._connection.scalar(
+            text(f"SELECT CASE WHEN pg_try_advisory_lock({_KEY}) THEN pg_backend_pid() END")
+        )
+        if self._backend is None:
             holder = self._connection.scalar(_HOLDER) or "unknown"
             self._connection.close()
             raise CacheLocked(
@@ -71,14 +88,21 @@ class AdvisoryLock:
             )
 
     def need_held(self) -> None:
-        """Raise ``CacheLocked`` when the server closed the connection and thereby released the lock."""
+        """Raise ``CacheLocked`` when the server closed the connection and thereby released the lock, or a pooler gave this
+        connection another one's server process."""
         try:
-            self._connection.scalar(text("SELECT 1"))
+            held = self._connection.scalar(_HELD, {"backend": self._backend})
         except DBAPIError as error:
             raise CacheLocked(
                 f"Path cache {self._where}: the server ended the connection that held the writer's lock "
                 f"({str(error.orig).strip()}). What was committed is whole; resume."
             ) from error
+        if not held:
+            raise CacheLocked(
+                f"Path cache {self._where}: the connection that took the writer's lock does not hold it, as behind a "
+                "transaction pooler: --rpo.cache.url needs a direct or session-pooled connection. What was committed is "
+                "whole; resume."
+            )
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""

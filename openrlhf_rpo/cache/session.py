@@ -21,7 +21,7 @@ SQLITE = "sqlite:///"
 
 
 class Snapshot:
-    """A database as it was at one moment. Holds a transaction until its ``with`` block ends."""
+    """A database as it was at one moment. Holds a transaction until ``copy_to`` returns or its ``with`` block ends."""
 
     def __init__(self, engine: Engine, where: str) -> None:
         self.where = where
@@ -36,12 +36,14 @@ class Snapshot:
         self._connection.close()
 
     def copy_to(self, path: str) -> None:
-        """Write it at ``path`` as one SQLite file, atomically and synced to disk. Raises ``CacheError``."""
+        """Write it at ``path`` as one SQLite file, atomically and synced to disk; once. Raises ``CacheError``."""
         target = pathlib.Path(path)
         if self._connection.dialect.name == "sqlite":
-            sqlite.backup(self._connection, target)
+            with self:
+                sqlite.backup(self._connection, target)
             return
         with (
+            self,
             sqlite.replacing(target) as temporary,
             readable_errors(str(target)),
             sqlite.private_engine(temporary) as copy,
@@ -80,6 +82,8 @@ class Database:
                 resources.callback(lock.release)
             with engine.begin() as connection:
                 upgrade(connection, where)
+                if lock is not None:
+                    lock.need_held()  # beside a transaction, for which a transaction pooler uses the lock's connection
             return cls(engine, where, resources.pop_all(), read_only=False, lock=lock)
 
     @classmethod

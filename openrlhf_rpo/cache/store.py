@@ -114,8 +114,8 @@ class PathCache(CacheHistory):
     def wait_until_inspected(self, progress: upkeep.Progress | None = None) -> None:
         """Wait until the whole cache has been checked since opening; ``progress(rows done, rows in all)``.
 
-        Opening does so for caches up to ``inspection.AT_ONCE`` bytes, the first commit for larger ones. Raises
-        ``CacheCorrupt``.
+        Opening does so for caches up to ``inspection.AT_ONCE`` bytes; for larger ones the first commit, ``rollback`` and
+        ``prune``. Raises ``CacheCorrupt``.
         """
         if self._inspection is not None:
             self._inspection.wait(progress)
@@ -215,6 +215,7 @@ class PathCache(CacheHistory):
 
         Raises when the cache ends before ``step``: it is then not the one the checkpoint was written with.
         """
+        self.wait_until_inspected()
         self._queue = None
         with self._transaction() as session:
             latest = latest_step(session)
@@ -244,6 +245,7 @@ class PathCache(CacheHistory):
         back to other steps is then refused; ``steps`` already refused stay refused. Raises when ``keep_from`` is
         newer than the latest step.
         """
+        self.wait_until_inspected()
         with self._transaction() as session:
             latest = latest_step(session)
             if keep_from > latest:

@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from tqdm import tqdm
+
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import ExchangeError, UsageError
 from openrlhf_rpo.exchange.sources import database_url
@@ -26,8 +28,25 @@ def open_to_read(text: str) -> PathCache:
 
 
 def open_to_write(text: str) -> PathCache:
-    """The same with the writer's lock, which a run holds until it ends."""
-    return PathCache.open(cache_place(text))
+    """The same, checked whole, with the writer's lock, which a run holds until it ends. Raises CacheError."""
+    cache = PathCache.open(cache_place(text))
+    try:
+        check_rows(cache)
+    except BaseException:
+        cache.close()
+        raise
+    return cache
+
+
+def check_rows(cache: PathCache) -> None:
+    """Wait until every byte has been read since opening, with a progress bar. Raises CacheCorrupt."""
+    with tqdm(desc="Checking the cache", unit="row", delay=3) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        cache.wait_until_inspected(progress)
 
 
 def at_step(cache: PathCache, step: int | None) -> int:

@@ -60,7 +60,8 @@ def path_ids(text: str, finish_reason: FinishReason, tokenizer: Any) -> TokenIds
         return ids
     if tokenizer.eos_token_id is None:
         raise ExchangeError("the model's tokenizer has no end token (eos_token), which an imported text needs")
-    return ids + as_ids([tokenizer.eos_token_id])
+    end = as_ids([tokenizer.eos_token_id])
+    return ids if ids[-1:] == end else ids + end  # its text may have one
 
 
 def pieces(token_ids: Sequence[int], ends: Sequence[int], tokenizer: Any) -> list[str]:

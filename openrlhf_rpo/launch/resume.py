@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from tqdm import tqdm
-
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError
 from openrlhf_rpo.cache.history import CacheHistory
 from openrlhf_rpo.cache.session import SQLITE
 from openrlhf_rpo.cache.store import PathCache
 from openrlhf_rpo.errors import UsageError
+from openrlhf_rpo.exchange.places import check_rows
 from openrlhf_rpo.launch.former import removed, translated
 from openrlhf_rpo.run.checkpoints import Checkpoints, keeps_best, step_of
 from openrlhf_rpo.run.files import cache_copy_path, cache_name, cache_url, fingerprints
-from openrlhf_rpo.run.steering import PROCESSES, changed_options, note_on_episodes, steering_options
+from openrlhf_rpo.run.steering import BATCH, PROCESSES, changed_options, note_on_episodes, steering_options
 from openrlhf_rpo.types import Question
 
 
@@ -41,11 +40,12 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
                 tag = checkpoints.settle(critic=args.algo.advantage.estimator == "gae")  # newer if a run ended since
                 copy = copy_beside(args, tag)
             check_steps(args, cache.latest_step, tag)
+            check_unfinished(args, cache, tag)
             if tag and copy:
                 check_history(cache, where, tag, copy)
             check_options(args, translated(cache.options), steering_options(args, questions), tag)
             if args.ckpt.load_enable:
-                _check_rows(cache)
+                check_rows(cache)
     except CacheCorrupt as error:
         if copy is None or copy in str(error):
             raise
@@ -89,6 +89,19 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
         )
 
 
+def check_unfinished(args: SimpleNamespace, cache: CacheHistory, tag: str | None) -> None:
+    """Raises UsageError for a run that has saved its model and kept no checkpoint: resuming it would begin it again."""
+    last, at = f"{args.ckpt.output_dir}/tokenizer_config.json", cache.latest_at  # written behind the weights
+    if tag is not None or not args.ckpt.load_enable or at is None or not os.path.exists(last):
+        return
+    if os.path.getmtime(last) >= at.timestamp():
+        raise UsageError(
+            f"the run in {cache_name(args)} is complete, with its model in --ckpt.output_dir {args.ckpt.output_dir}, and it "
+            "kept no checkpoint to go on from: it would begin again at step 0. To repeat it, remove the cache, or use "
+            "another --ckpt.path"
+        )
+
+
 def check_history(cache: CacheHistory, where: str, tag: str, copy: str) -> None:
     """Raises CacheError if the step of checkpoint ``tag`` was pruned, or is not the one the checkpoint was written after."""
     step = step_of(tag)
@@ -118,7 +131,8 @@ def _measured(cache: CacheHistory, step: int) -> str:
 def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, str], tag: str | None) -> None:
     """Raises UsageError when an option that steers the run changed without --rpo.allow_changed_options.
 
-    The number of processes may not change even then, if checkpoint ``tag`` will be loaded (docs/resume.md).
+    The number of processes and the batch size may not change even then, if checkpoint ``tag`` will be loaded
+    (docs/resume.md).
     """
     if not stored:  # nothing is sampled yet, or the cache is from a version that stored no options
         return
@@ -128,6 +142,12 @@ def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, 
             f"the {PROCESSES} was {before}, now {after}: DeepSpeed loads an optimizer's states only into as many processes "
             "as wrote them. Give the former --actor.num_nodes x --actor.num_gpus_per_node (and --critic...), or convert "
             "the checkpoint with DeepSpeed's ds_to_universal and add --ds.use_universal_ckpt"
+        )
+    batch = stored.get(BATCH, now[BATCH])
+    if tag is not None and batch != now[BATCH]:
+        raise UsageError(
+            f"--{BATCH} was {batch}, now {now[BATCH]}: the number of steps and the learning rate's schedule follow from it. "
+            "Give the former one"
         )
     changes = changed_options(stored, now) + removed(stored)
     if changes and not args.rpo.allow_changed_options:
@@ -140,14 +160,3 @@ def check_options(args: SimpleNamespace, stored: dict[str, str], now: dict[str, 
     for change in (*changes, note_on_episodes(stored, now)):
         if change:
             print(f"Note: {change}", flush=True)
-
-
-def _check_rows(cache: PathCache) -> None:
-    """Read every byte now, so that a damaged row does not end the run hours later. Raises CacheCorrupt."""
-    with tqdm(desc="Checking the cache", unit="row", delay=3) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        cache.wait_until_inspected(progress)

@@ -17,7 +17,7 @@ class Figure(NamedTuple):
 
 ROLLOUT = {
     "rpo/score": Figure("", "mean score of the step's samples, which may start from prefixes"),
-    "rpo/generated_tokens": Figure("tokens", "sampled in this step, per sample"),
+    "rpo/generated_tokens": Figure("tokens", "sampled in this step, per sample; an answer accepted whole counts one"),
     "rpo/prefix_tokens": Figure("tokens", "reused from the cache, per sample"),
     "rpo/path_length": Figure("tokens", "prefix and response, per sample"),
     "rpo/truncated_rate": Figure("share", "samples that hit their length limit"),
@@ -46,7 +46,7 @@ ROLLOUT = {
     "rpo/rollout_log_prob_gap": Figure(
         "",
         "mean absolute difference between the engine's and the trainer's log-probs, over the samples that training ran; "
-        "large when weights are stale; missing while only the critic trains",
+        "large when weights are stale; missing where only the critic trains and nothing needs old log-probs",
     ),
     "rpo/trained_share": Figure(
         "share", "samples that training ran; where it learns from advantages alone, those whose advantage is 0 are left out"

@@ -82,9 +82,9 @@ class Checkpoints:
         return tag
 
     @contextmanager
-    def probe(self) -> Iterator[str]:
-        """A new temporary file in ``--ckpt.path``, for other nodes to look for."""
-        with tempfile.NamedTemporaryFile(dir=self.path, prefix=".seen-from-every-node-") as file:
+    def probe(self, folder: str | None = None) -> Iterator[str]:
+        """A new temporary file in ``folder`` (by default ``--ckpt.path``), for other nodes to look for."""
+        with tempfile.NamedTemporaryFile(dir=folder or self.path, prefix=".seen-from-every-node-") as file:
             yield file.name
 
     def claim(self) -> None:
@@ -206,6 +206,11 @@ def _named(file: Path) -> str:
 def keeps_best(args: SimpleNamespace) -> bool:
     """Whether the best evaluation of a run leaves a checkpoint; the first after step 0 does in any case."""
     return bool(args.eval.dataset) and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
+
+
+def writes(args: SimpleNamespace) -> bool:
+    """Whether a checkpoint, where one is due, leaves files below ``--ckpt.path``."""
+    return not args.ckpt.disable_ds or args.ckpt.save_hf
 
 
 def step_of(tag: str) -> int:

@@ -31,6 +31,7 @@ MAY_CHANGE = (
 )
 
 EPISODES = "train.num_episodes"  # stored with the others, but may change
+BATCH = "rollout.batch_size"  # may never change: steps are counted in it
 PROCESSES = "number of training processes"  # may never change: the checkpoint is split over them
 
 
@@ -65,7 +66,7 @@ def changed_options(stored: dict[str, str], now: dict[str, str]) -> list[str]:
 def note_on_episodes(stored: dict[str, str], now: dict[str, str]) -> str | None:
     """How a changed ``--train.num_episodes`` affects the learning rate; None if it does not."""
     before, after, schedule = stored.get(EPISODES), now[EPISODES], json.loads(now["actor.lr_scheduler"])
-    if before in (None, after) or schedule.startswith("constant"):
+    if before in (None, after) or schedule == "constant":
         return None
     return (
         f"--{EPISODES} was {before}, now {after}: from here on the learning rate follows the {schedule} schedule of a run "

@@ -74,18 +74,21 @@ def test_a_run_outlives_its_engines_node_and_goes_on_elsewhere(finished_run, sam
     assert resumed.differences(finished_run) == []
 
 
-def test_a_policy_that_does_not_see_the_checkpoints_ends_the_run_before_the_cache_is_rolled_back(
-    finished_run, same_options, tmp_path, monkeypatch
+@pytest.mark.parametrize(("flag", "name"), [("--ckpt.path", "checkpoints"), ("--ckpt.output_dir", "model")])
+def test_a_policy_that_does_not_see_a_folder_ends_the_run_before_the_cache_is_rolled_back(
+    finished_run, same_options, tmp_path, monkeypatch, flag, name
 ) -> None:
-    """On its node another file system is mounted where the checkpoints are: it would start from the base model."""
+    """On its node another file system is mounted where the checkpoints are, or the model is to be: it would start from the
+    base model, or keep the model there."""
     if os.geteuid() or subprocess.run(["unshare", "--mount", "true"]).returncode:
         pytest.skip("needs the right to mount a file system")
     finished_run.copy_checkpoints(tmp_path)
-    elsewhere = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"', tmp_path / "checkpoints"]
+    (tmp_path / name).mkdir(exist_ok=True)
+    elsewhere = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"', tmp_path / name]
     with head(2, monkeypatch) as (address, _), ray_node(f"--address={address}", "--num-cpus=1", inside=elsewhere):
         run = run_training(tmp_path, 3, **same_options, **TWO_ENGINES, ckpt__load_enable=True)
     assert run.status == 1, run.output[-3000:]
     said = run.output[run.output.rindex("\nerror: ") + 1 :]
-    assert f"--ckpt.path {tmp_path}/checkpoints is another folder on " in said, said
+    assert f"{flag} {tmp_path}/{name} is another folder on " in said, said
     with run.cache() as cache:
         assert cache.latest_step == 6

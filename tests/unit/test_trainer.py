@@ -69,6 +69,54 @@ def test_a_checkpoint_that_the_drivers_node_does_not_see_ends_the_run():
         _RPOTrainer.checkpoint(run, 4, {})
 
 
+@pytest.mark.parametrize(("disable_ds", "save_hf", "lost"), [(False, False, True), (True, True, True), (True, False, False)])
+@pytest.mark.parametrize("best", [True, False])
+def test_so_does_the_best_evaluation_s_where_one_is_written(monkeypatch, disable_ds, save_hf, lost, best):
+    monkeypatch.setattr(trainer, "eval_logs", lambda *_: {"eval_a_pass1": 0.5})
+    monkeypatch.setattr(trainer, "replace", lambda *_, **__: None)
+    run = MagicMock(best_eval_metric_value=0.5, wandb_logger=None, tensorboard_logger=None)
+    run.args.ckpt = SimpleNamespace(disable_ds=disable_ds, save_hf=save_hf, path="/there")
+    run.publisher.begin.return_value = False
+    run.save_best_checkpoint = lambda *_: setattr(run, "best_eval_metric_value", 0.6 if best else 0.5)
+    with (
+        pytest.raises(Failed, match="the checkpoint of step 4 cannot be seen .*--ckpt.path /there")
+        if lost and best
+        else nullcontext()
+    ):
+        _RPOTrainer.evaluate(run, 4)
+
+
+NOTHING = {"load_enable": False, "disable_ds": False, "save_hf": False, "save_steps": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({}, "--ckpt.output_dir"),
+        ({"save_steps": 2}, "--ckpt.path"),
+        ({"load_enable": True}, "--ckpt.path"),
+        ({"save_steps": 2, "disable_ds": True, "save_hf": True}, "--ckpt.path"),
+        ({}, None),
+        ({"save_steps": 2, "disable_ds": True}, None),
+    ],
+)
+def test_a_folder_that_is_used_and_that_a_node_does_not_see_is_named(tmp_path, monkeypatch, options, flag):
+    """None: the unseen one is --ckpt.path, which this run does not use."""
+    path, output_dir = tmp_path / "path", tmp_path / "model"
+    path.mkdir()
+    output_dir.mkdir()
+    unseen = output_dir if flag == "--ckpt.output_dir" else path
+    monkeypatch.setattr(trainer.ray, "get", lambda found: found)
+    run = SimpleNamespace(eval_questions=[], critic_model_group=None, checkpoints=Checkpoints(str(path), 3, math.inf))
+    run.args = SimpleNamespace(ckpt=SimpleNamespace(path=str(path), output_dir=str(output_dir), **NOTHING | options))
+    run.actor_model_group = SimpleNamespace(
+        async_run_method=lambda _, file: [None, "10.0.0.2" if file.startswith(str(unseen)) else None]
+    )
+    with pytest.raises(Failed, match=f"^{flag} {unseen} is another folder on 10.0.0.2 than") if flag else nullcontext():
+        _RPOTrainer.check_shared_folder(run)
+    assert not list(path.iterdir()) + list(output_dir.iterdir())
+
+
 @pytest.mark.parametrize(("step", "pruned"), [(10, [10]), (11, []), (12, []), (20, [20])])
 def test_without_a_checkpoint_the_cache_is_pruned_now_and_then(step, pruned):
     found = []

@@ -27,7 +27,8 @@ def a_step(shape: ModelShape, args: SimpleNamespace, config: RPOConfig, prompt: 
     """Seconds of a step by phase, and of one that generates every answer from its first token. ``prompt``: mean, in tokens;
     ``gpu``: its name in ``torch.cuda``, or "" without one."""
     known = next((name for name in seconds.GPUS if name in gpu), "H100")
-    longest = args.rollout.max_new_tokens or args.data.max_len - round(prompt)
+    room = args.data.max_len - round(prompt)
+    longest = min(args.rollout.max_new_tokens or room, room)
     groups, samples = args.rollout.batch_size, args.rollout.n_samples_per_prompt
     lengths = seconds.answers(groups, samples, longest, seconds.MEAN_SHARE * longest)
     mean = float(lengths.mean())
@@ -81,7 +82,7 @@ def _machine(shape: ModelShape, args: SimpleNamespace, gpu: str, length: float) 
 
 def _work(method: Method, lengths: np.ndarray, prompt: float) -> Work:
     """The work of a step under the method's options; a method that does not override ``paths`` replays none."""
-    if type(method).paths is Method.paths:
+    if not method.continues:
         return seconds.bare(lengths, prompt)
     share = method.replay_share or 1.0  # 0: all, in the order of the data
     if method.scores:

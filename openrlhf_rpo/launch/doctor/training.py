@@ -27,10 +27,11 @@ from openrlhf_rpo.launch.preflight import (
     check_wandb,
     load_data,
     load_tokenizer,
-    without_effect,
+    option_warnings,
+    torn_groups,
     written_folders,
 )
-from openrlhf_rpo.launch.resume import check_history, check_options, check_steps, copy_beside
+from openrlhf_rpo.launch.resume import check_history, check_options, check_steps, check_unfinished, copy_beside
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.reward_pool import RewardLoadError
@@ -70,7 +71,7 @@ def examine(args: SimpleNamespace, config: RPOConfig, device: str) -> Iterator[F
         yield a_step(shape, args, config, fmean(len(q.prompt_ids) for q in questions), device_name())
     for warning in filter(None, (unparsable, *warnings)):
         yield Finding(WARN, "data", warning)
-    for warning in without_effect(args):
+    for warning in option_warnings(args, config):
         yield Finding(WARN, "options", warning)
     yield from template(args, tokenizer, questions[0])
     yield from reward(args, config, questions[:_EXAMPLES])
@@ -208,14 +209,9 @@ def _sharing(args: SimpleNamespace, config: RPOConfig) -> Finding:
         return Finding(WARN, "shared prefix", "off: every sample runs whole in training", "--rpo.shared_prefix auto")
     if reason:
         return Finding(WARN, "shared prefix", f"off, every sample runs whole: {reason}")
-    group, micro = args.rollout.n_samples_per_prompt, args.train.micro_batch_size
-    if micro % group and not args.train.dynamic_batch_enable:
-        return Finding(
-            WARN,
-            "shared prefix",
-            f"a micro-batch of {micro} samples splits groups of {group}, but a prefix is shared only within a micro-batch",
-            f"--train.micro_batch_size {group}, or a multiple, where the memory allows it",
-        )
+    if torn := torn_groups(args):
+        return Finding(WARN, "shared prefix", *torn)
+    group = args.rollout.n_samples_per_prompt
     what = f"groups of {group} run their prefix once" if group > 1 else "questions run once what they all begin with"
     return Finding(PASS, "shared prefix", f"{what} (checked on the first batch)")
 
@@ -291,7 +287,7 @@ def reward(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) 
         with closing(scorer):
             scorer.score(requests)  # the first call loads the function
             started = time.perf_counter()
-            results = scorer.score(requests)
+            results = [scorer.score([request])[0] for request in requests]  # together, workers would share the time
             seconds = time.perf_counter() - started
     except (RewardFailures, RewardLoadError) as error:
         yield Finding(FAIL, "reward", str(error), "fix the function or the server; --rpo.reward.timeout limits a call")
@@ -337,6 +333,7 @@ def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any
         if other:
             raise UsageError(f"{where} belongs to a run with another {listed(other)}: use another --ckpt.path")
         check_steps(args, cache.latest_step, tag)
+        check_unfinished(args, cache, tag)
         if tag and copy:
             check_history(cache, where, tag, copy)
         check_options(args, options, steering_options(args, questions), tag)

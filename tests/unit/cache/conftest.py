@@ -21,6 +21,7 @@ from sqlalchemy.exc import OperationalError
 
 from openrlhf_rpo.cache import PathCache
 from openrlhf_rpo.cache.session import place
+from openrlhf_rpo.platform.cpu import free_port
 from openrlhf_rpo.types import CacheDecision, Path, StepRecord, Visit
 
 REPOSITORY = File(__file__).parents[3]
@@ -77,7 +78,8 @@ def postgres_programs() -> File | None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The URL of a server of its own, on a socket in a temporary folder. The server refuses to run as root.
+    """The URL of a server of its own, on a socket in a temporary folder. The server refuses to run as root. On its TCP port
+    (``SHOW port``) it asks for a password.
 
     Skipped where there is none, but never where CI is set.
     """
@@ -91,13 +93,16 @@ def postgres_server() -> Iterator[str]:
         shutil.chown(folder, "postgres", "postgres")
     data, log = f"{folder}/data", File(f"{folder}/log")
     options = {"cwd": folder, "stdout": log.open("w"), "stderr": subprocess.STDOUT} | identity
-    initdb = [programs / "initdb", "-D", data, "-U", "rpo", "-A", "trust", "-E", "UTF8", "--data-checksums", "--no-sync"]
+    initdb = [programs / "initdb", "-D", data, "-U", "rpo", "-E", "UTF8", "--data-checksums", "--no-sync"]
+    initdb += ["--auth-local=trust", "--auth-host=scram-sha-256"]
     subprocess.run(initdb, check=True, timeout=300, **options)
-    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "fsync=off", "max_connections=30"]
+    port = free_port()
+    settings = [f"port={port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={folder}"]
+    settings += ["fsync=off", "max_connections=30"]
     command = [programs / "postgres", "-D", data, *(part for setting in settings for part in ("-c", setting))]
     server = subprocess.Popen(command, **options)
     try:
-        url = f"postgresql+psycopg://rpo@/postgres?host={folder}"
+        url = f"postgresql+psycopg://rpo@/postgres?port={port}&host={folder}"
         wait_for_server(url, server)
         yield url
     finally:

@@ -50,12 +50,65 @@ def test_two_schemas_of_one_database_are_two_caches(url, postgres_url) -> None:
         assert (one.initialised, other.initialised) == (True, False)
 
 
+def test_a_later_schema_of_the_search_path_is_another_cache(url, postgres_url) -> None:
+    both = f"{postgres_url()}%2C{url.rpartition('%3D')[2]}"
+    with PathCache.open(url, {}) as later:
+        later.mark_initialised()
+        assert PathCache.is_missing(both)
+        with PathCache.open(both, {}) as first:
+            assert not first.initialised
+    assert not PathCache.is_missing(both)
+
+
 def test_connections_stay_alive_through_a_long_step(url) -> None:
     engine = postgres_engine(make_url(url))
     with engine.connect() as connection:
         asked = connection.connection.driver_connection.info.get_parameters()
     engine.dispose()
     assert (asked["keepalives_idle"], asked["keepalives_interval"], asked["keepalives_count"]) == ("60", "10", "6")
+
+
+def test_the_server_too_looks_whether_the_writer_is_there_and_ends_no_idle_connection(postgres_server, monkeypatch) -> None:
+    """It keeps the lock of a lost node until it knows. A socket has no keepalives, so this goes over TCP."""
+    guest = f"guest_{uuid.uuid4().hex}"
+    engine = create_engine(postgres_server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {guest} LOGIN PASSWORD 'the word'")
+        connection.exec_driver_sql(f"ALTER ROLE {guest} SET idle_session_timeout TO '9s'")
+        port = connection.exec_driver_sql("SHOW port").scalar()
+    engine.dispose()
+    monkeypatch.setenv("PGPASSWORD", "the word")
+    engine = postgres_engine(make_url(f"postgresql+psycopg://{guest}@127.0.0.1:{port}/postgres"))
+    with engine.connect() as connection:
+        names = [*(f"tcp_keepalives_{name}" for name in ("idle", "interval", "count")), "idle_session_timeout"]
+        settings = "SELECT setting FROM pg_settings WHERE name = :name"
+        assert [connection.scalar(text(settings), {"name": name}) for name in names] == ["60", "10", "6", "0"]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_reader_may_only_read_and_leaves_that_to_no_other_user_of_its_session(url, read_only) -> None:
+    engine = postgres_engine(make_url(url), read_only)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SHOW transaction_read_only")) == ("on" if read_only else "off")
+        assert connection.scalar(text("SHOW default_transaction_read_only")) == "off"
+    engine.dispose()
+
+
+@pytest.mark.parametrize("loss", ["another server process", "no lock"])
+def test_a_writer_behind_a_transaction_pooler_stops(cache, commit, url, reopen, loss) -> None:
+    """Whose every statement may go to another server process, which holds no lock or loses it to another client."""
+    connection = cache._database._lock._connection
+    if loss == "no lock":
+        connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
+    else:
+        connection.invalidate()
+        connection.rollback()  # the next statement connects again
+    with pytest.raises(CacheLocked, match="does not hold it, as behind a transaction pooler.* a direct or session-pooled"):
+        commit(cache, 1, {"q": (9,)})
+    cache.close()
+    with reopen() as again:
+        assert again.latest_step == 0
 
 
 def test_a_writer_whose_connections_the_server_ended_stops_with_what_was_committed(cache, commit, url, reopen) -> None:

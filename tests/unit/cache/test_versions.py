@@ -280,6 +280,20 @@ def test_a_question_whose_only_path_is_in_another_slot_is_replayed_too(cache, pa
     assert cache.least_recently_visited(3) == ["q", "r", "s"]
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_question_with_an_imported_path_alone_is_replayed_after_its_first_visit(tmp_path, path, visit, again) -> None:
+    """Which is bare, and may store nothing."""
+    url = f"sqlite:///{tmp_path}/imported.db"
+    with PathCache.open(url, {}) as cache:
+        cache.commit_initial([path("q"), path("s", slot=1)])
+        cache.mark_initialised()
+        assert cache.least_recently_visited(3) == ["q"]
+        cache.commit_step(StepRecord(1, 0, 1, {}), [CacheDecision(None, visit("s", 1))])
+        assert again or cache.least_recently_visited(3) == ["q", "s"]
+    with PathCache.open(url) as cache:
+        assert cache.least_recently_visited(3) == ["q", "s"]
+
+
 def test_every_visit_is_read_oldest_first(cache, visit) -> None:
     for step in (1, 2):
         cache.commit_step(StepRecord(step, 0, step, {}), [CacheDecision(None, visit("q", step))])

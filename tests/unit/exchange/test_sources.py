@@ -200,6 +200,10 @@ def test_text_and_ids_are_inverse_under_any_tokenizer(tokenizer, other_tokenizer
     assert path_ids(TEXTS[1], "stop", tokenizer) != path_ids(TEXTS[1], "stop", other_tokenizer)
 
 
+def test_a_text_that_ends_in_the_end_token_gets_no_second_one(tokenizer):
+    assert path_ids(TEXTS[1] + tokenizer.eos_token, "stop", tokenizer) == path_ids(TEXTS[1], "stop", tokenizer)
+
+
 def test_pieces_are_the_text_in_parts(tokenizer):
     ids = path_ids(TEXTS[2], "stop", tokenizer)
     parts = pieces(ids, [3, 3, 7, len(ids)], tokenizer)

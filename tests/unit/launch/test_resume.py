@@ -1,6 +1,7 @@
 """What may change when a run is resumed, and what is refused before an engine starts."""
 
 import json
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -79,6 +80,24 @@ def test_a_checkpoint_is_loaded_into_as_many_processes_as_wrote_it(begun, run, m
     resume(run, actor__num_gpus_per_node=2)  # nothing to load
 
 
+def test_a_run_that_goes_on_from_a_checkpoint_keeps_its_batch_size(begun, run):
+    checkpointed(begun(1), 1)
+    with pytest.raises(UsageError, match="--rollout.batch_size was 8, now 16: the number of steps"):
+        resume(run, rollout__batch_size=16, train__batch_size=16, rpo__allow_changed_options="true")
+
+
+def test_a_complete_run_without_checkpoints_does_not_begin_again(begun, run):
+    saved = Path(begun(0).ckpt.output_dir, "tokenizer_config.json")
+    saved.touch()  # of an earlier run
+    args = begun(2)
+    resume(run)
+    os.utime(saved)
+    with pytest.raises(UsageError, match="is complete, with its model in --ckpt.output_dir .*, and it kept no checkpoint"):
+        resume(run)
+    checkpointed(args, 2)
+    resume(run)
+
+
 def test_every_difference_is_named(begun, run):
     begun(1)
     with pytest.raises(UsageError, match="--rollout.top_p was 1.0, now 0.9; --train.seed was 42, now 1"):
@@ -128,6 +147,12 @@ def test_more_episodes_are_welcome_and_what_they_do_to_the_learning_rate_is_said
     resume(run, train__num_episodes=4)
     out = capsys.readouterr().out
     assert "--train.num_episodes was 1, now 4: from here on the learning rate follows the cosine_with_min_lr" in out
+
+
+def test_more_episodes_make_a_warm_up_longer(begun, run, capsys):
+    begun(1, actor__lr_scheduler="constant_with_warmup")
+    resume(run, actor__lr_scheduler="constant_with_warmup", train__num_episodes=4)
+    assert "the learning rate follows the constant_with_warmup schedule" in capsys.readouterr().out
 
 
 def test_with_a_constant_learning_rate_more_episodes_need_no_note(begun, run, capsys):

@@ -108,6 +108,16 @@ def test_one_after_the_other(cache, checkpoints, held):
     assert [step_in(checkpoints, f"global_step{step}") for step in (1, 2)] == [1, 2]
 
 
+def test_the_copy_alone_is_made_in_a_transaction_and_not_what_follows(cache, checkpoints, monkeypatch):
+    """Else the database keeps what was written since."""
+    used = []
+    monkeypatch.setattr("openrlhf_rpo.run.checkpoints.sync", lambda _: used.append(cache._database.engine.pool.checkedout()))
+    with Publisher(checkpoints, cache, None) as publisher:
+        stage(checkpoints, "global_step1")
+        assert publisher.begin("global_step1")
+    assert used and not any(used) and step_in(checkpoints, "global_step1") == 0
+
+
 def test_nothing_is_published_when_nothing_was_written(cache, checkpoints):
     with Publisher(checkpoints, cache, None) as publisher:
         assert not publisher.begin("global_step1")
