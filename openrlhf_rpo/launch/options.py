@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import os
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -52,7 +53,7 @@ def build_parser(method: str | None = None) -> argparse.ArgumentParser:
     )
     level = next(action for action in parser._actions if action.dest == "algo.advantage.is_correction_level")
     level.choices, level.default = ["auto", *level.choices], "auto"
-    level.help += " auto: token on GPUs, where engine and trainer each round in bfloat16, but off with gspo; else off."
+    level.help += " auto: token where weights are not float32, as on GPUs, because engine and trainer round; off with gspo."
     for action in parser._actions:
         action.choices = _CHOICES.get(action.dest.rpartition(".")[2], action.choices)
     dtype = next(action for action in parser._actions if action.dest == "ds.param_dtype")
@@ -141,7 +142,9 @@ def _keep_options_of(kind: type[Method], flat: argparse.Namespace, given: set[st
 
 def _apply_presets(kind: type[Method], flat: argparse.Namespace, given: set[str]) -> None:
     """Set the options that come with the method and the presets, except those given by hand."""
-    budget = getattr(flat, "rollout.max_new_tokens") or getattr(flat, "data.max_len")
+    budget = min(getattr(flat, "rollout.max_new_tokens") or math.inf, getattr(flat, "data.max_len"))
+    if "actor.eps_clip" in given:  # OpenRLHF: both limits, where eps_clip_low_high is not given
+        given = given | {"actor.eps_clip_low_high"}
     names = [name.strip() for name in (getattr(flat, "rpo.preset") or "").split(",") if name.strip()]
     sources: dict[str, Any] = {f"--rpo.method {kind.name}": kind.sets}
     sources |= {f"--rpo.preset {name}": preset(name, budget) for name in names}
@@ -229,21 +232,17 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
     for flag, steps in (("eval.steps", args.eval.steps), ("ckpt.save_steps", args.ckpt.save_steps)):
         need(steps != 0, f"--{flag} {steps}: every how many steps, 1 or more, or -1 for never")
     _check_penalties(args)
+    _check_correction(args)
+    need(
+        args.critic.freezing_steps < 0 or args.algo.advantage.estimator == "gae",
+        f"--critic.freezing_steps {args.critic.freezing_steps}: in these steps the critic alone would train, and there is "
+        "none: leave it out, or use --algo.advantage.estimator gae",
+    )
     need(
         not args.ds.load_in_4bit,
         "weights of --ds.load_in_4bit cannot be sent to vLLM's engines, which hold weights of 16 bits: leave it out",
     )
-    need(
-        args.ds.zero_stage or not args.ds.enable_sleep,
-        "--ds.enable_sleep needs --ds.zero_stage 1 or more: without it DeepSpeed has no states that it could move",
-    )
-    sums = args.ds.grad_accum_dtype
-    in_float32 = sums in ("fp32", "float32", "float", "torch.float32")  # DeepSpeed's names for it
-    need(
-        args.ds.adam_offload or not (in_float32 and args.ds.zero_stage == 1 and args.ds.param_dtype == "bf16"),
-        f"--ds.grad_accum_dtype {sums} at --ds.zero_stage 1 and --ds.param_dtype bf16: DeepSpeed would end the run at the "
-        "first optimizer step without a gradient, such as one of wrong answers alone. Use --ds.zero_stage 2",
-    )
+    _check_deepspeed(args)
     need(
         rpo.enable or args.ds.param_dtype != "fp16",
         "--ds.param_dtype fp16 needs RPO: with --rpo.enable false OpenRLHF's engines hold bfloat16 weights. For plain "
@@ -255,6 +254,32 @@ def check_options(args: SimpleNamespace, rpo: RPOConfig) -> None:
         _check_rpo(args, rpo)
 
 
+def _check_deepspeed(args: SimpleNamespace) -> None:
+    """What DeepSpeed 0.19.6 cannot do, but says later or not at all."""
+    stage, sums = args.ds.zero_stage, args.ds.grad_accum_dtype
+    for flag in ("enable_sleep", "adam_offload"):
+        need(
+            stage or not getattr(args.ds, flag),
+            f"--ds.{flag} needs --ds.zero_stage 1 or more: without it DeepSpeed has no states that it could move",
+        )
+    need(
+        stage or args.ds.param_dtype != "fp16",
+        "--ds.param_dtype fp16 needs --ds.zero_stage 1 or more: without it DeepSpeed divides gradients by a scale that it "
+        "has not multiplied the loss by",
+    )
+    need(
+        not sums_in_float32(args) or stage > 1 or (stage and args.ds.adam_offload),
+        f"--ds.grad_accum_dtype {sums} at --ds.zero_stage {stage} and --ds.param_dtype bf16: DeepSpeed would end the run at "
+        "the first optimizer step without a gradient, such as one of wrong answers alone. Use --ds.zero_stage 3",
+    )
+
+
+def sums_in_float32(args: SimpleNamespace) -> bool:
+    """Whether the gradients of bfloat16 weights are to be summed in float32."""
+    float32 = ("fp32", "float32", "float", "torch.float32")  # DeepSpeed's names for it
+    return args.ds.grad_accum_dtype in float32 and args.ds.param_dtype in ("auto", "bf16")
+
+
 def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
     """What RPO, unlike plain OpenRLHF, needs or cannot do."""
     samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
@@ -263,19 +288,7 @@ def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
         f"a step samples {args.rollout.batch_size} questions x {args.rollout.n_samples_per_prompt} = {samples}, "
         f"which is not a multiple of --train.batch_size {args.train.batch_size}",
     )
-    need(
-        args.rollout.vllm_generate_batch_size == args.rollout.batch_size,
-        f"--rollout.vllm_generate_batch_size {args.rollout.vllm_generate_batch_size} needs --rpo.enable false: RPO gives "
-        "engines a whole batch at once (--rpo.engine_limits bounds what runs at a time)",
-    )
-    need(
-        not args.train.agent_func_path,
-        "RPO replays single-turn paths: --train.agent_func_path needs --rpo.enable false",
-    )
-    need(
-        args.data.max_images_per_prompt == 0,
-        "RPO replays token ids, and images would be expanded twice: --data.max_images_per_prompt needs --rpo.enable false",
-    )
+    _check_unsupported(args)
     need(
         rpo.drafts.mode != "auto" or args.vllm.tensor_parallel_size == 1,
         f"--rpo.drafts auto with --vllm.tensor_parallel_size {args.vllm.tensor_parallel_size}: the processes of an engine "
@@ -283,6 +296,11 @@ def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
     )
     rpo.method.check_run(args)
     estimator = args.algo.advantage.estimator
+    need(
+        not (args.algo.kl.target and args.algo.kl.use_loss and args.train.dynamic_batch_enable),
+        "--algo.kl.target follows the KL of the loss, which OpenRLHF logs divided by the number of micro-batches with "
+        "--train.dynamic_batch_enable: leave one of the two out",
+    )
     need(
         rpo.advantage.baseline != "zero" or estimator == "reinforce",
         f"--rpo.advantage.baseline zero makes a sample's reward its advantage, but --algo.advantage.estimator {estimator} "
@@ -301,8 +319,31 @@ def _check_rpo(args: SimpleNamespace, rpo: RPOConfig) -> None:
         "--rpo.init.mode progressive",
     )
     need(
-        not (args.train.enable_ema and (args.ds.zero_stage == 3 or args.ds.lora.rank)),
-        "--train.enable_ema averages whole weights: --ds.zero_stage 2 or less, and no --ds.lora.rank",
+        not (args.train.enable_ema and (args.ds.zero_stage == 3 or args.ds.lora.rank or args.ds.tensor_parallel_size > 1)),
+        "--train.enable_ema averages whole weights: --ds.zero_stage 2 or less, no --ds.lora.rank and no "
+        "--ds.tensor_parallel_size",
+    )
+
+
+def _check_unsupported(args: SimpleNamespace) -> None:
+    """OpenRLHF's options that RPO has no form of."""
+    need(
+        args.rollout.vllm_generate_batch_size == args.rollout.batch_size,
+        f"--rollout.vllm_generate_batch_size {args.rollout.vllm_generate_batch_size} needs --rpo.enable false: RPO gives "
+        "engines a whole batch at once (--rpo.engine_limits bounds what runs at a time)",
+    )
+    need(
+        args.data.prompt_probs is None,
+        "--data.prompt_probs mixes data sets by repeating rows, and RPO asks each question once a pass: leave it out and "
+        "give the data in the proportion you want, or use --rpo.enable false",
+    )
+    need(
+        not args.train.agent_func_path,
+        "RPO replays single-turn paths: --train.agent_func_path needs --rpo.enable false",
+    )
+    need(
+        args.data.max_images_per_prompt == 0,
+        "RPO replays token ids, and images would be expanded twice: --data.max_images_per_prompt needs --rpo.enable false",
     )
 
 
@@ -324,9 +365,26 @@ def _check_lora(args: SimpleNamespace, rpo: RPOConfig) -> None:
 
 def _check_penalties(args: SimpleNamespace) -> None:
     """OpenRLHF asserts this, but only after the first rollout."""
-    buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens or args.data.max_len
+    buffer = args.reward.overlong_buffer_len
+    longest = min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len)
     need(
         buffer is None or buffer <= longest,
         f"--reward.overlong_buffer_len {buffer} is longer than the longest answer, {longest} tokens "
-        "(--rollout.max_new_tokens, else --data.max_len)",
+        "(--rollout.max_new_tokens, or --data.max_len)",
+    )
+
+
+def _check_correction(args: SimpleNamespace) -> None:
+    """What OpenRLHF's loss (models/loss.py) refuses, but only in the actors."""
+    names = ("mode", "level", "gating", "threshold")
+    mode, level, gating, threshold = (getattr(args.algo.advantage, f"is_correction_{name}") for name in names)
+    need(
+        mode != "clip" or (level != "seq" and gating == "ratio"),
+        "--algo.advantage.is_correction_mode clip bounds a token's weight: it needs --algo.advantage.is_correction_level "
+        "token and --algo.advantage.is_correction_gating ratio",
+    )
+    need(
+        gating == "ratio" or level == "off" or threshold[0] <= 0,
+        f"--algo.advantage.is_correction_gating {gating} has an upper bound alone: add "
+        "--algo.advantage.is_correction_threshold NUMBER",
     )

@@ -6,16 +6,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_rpo.cache.store import PathCache
-from openrlhf_rpo.config import RPOConfig
+from openrlhf_rpo.config import AsyncOptions, DraftOptions, DynamicOptions, RewardOptions, RPOConfig
 from openrlhf_rpo.errors import ExchangeError, UsageError, reason_of
 from openrlhf_rpo.exchange.sources import check_source, import_source
 from openrlhf_rpo.launch.model_code import refuse_model_code
 from openrlhf_rpo.launch.model_files import check_models
+from openrlhf_rpo.launch.options import sums_in_float32
 from openrlhf_rpo.launch.resume import check_cache
 from openrlhf_rpo.rewards.math import unparsable
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.questions import load_eval_questions, load_questions
 from openrlhf_rpo.rollout.scoring import check_reward_source
+from openrlhf_rpo.run.checkpoints import keeps_best
 from openrlhf_rpo.run.files import cache_url, existing
 from openrlhf_rpo.training.passes import cannot_share
 from openrlhf_rpo.types import Question
@@ -32,10 +34,12 @@ def check_run(args: SimpleNamespace, config: RPOConfig) -> None:
     tokenizer = load_tokenizer(args)
     questions, held_out, said, warnings = load_data(args, tokenizer)
     print(said, flush=True)
-    for warning in (*warnings, *without_effect(args)):
+    for warning in (*warnings, *option_warnings(args, config)):
         print(f"Warning: {warning}", flush=True)
     if config.shared_prefix == "auto" and (reason := cannot_share(args)):
         print(f"Shared prefix: off, every sample runs whole: {reason}", flush=True)
+    elif config.shared_prefix != "off" and (torn := torn_groups(args)):
+        print(f"Warning: {torn[0]}: {torn[1]}", flush=True)
     if warning := check_labels(config, questions + held_out):
         print(f"Warning: {warning}", flush=True)
     check_reward_source(config.reward, args.reward.remote_url)
@@ -73,7 +77,7 @@ def load_data(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], li
     _check_best(args, held_out)
     said = f"{len(questions):,} questions" + (f" ({merged:,} duplicates merged)" if merged else "")
     warnings = [_contradictions(questions, "--data.prompt_dataset"), _contradictions(held_out, "--eval.dataset")]
-    warnings += [_frequent_label(questions), _little_room(args, longest)]
+    warnings += [_frequent_label(questions), _little_room(args, longest), _too_long(args, questions)]
     if repeated:
         warnings.append(
             f"--eval.dataset: {repeated:,} rows repeat a question, which is asked once: for several answers to each, use "
@@ -93,8 +97,8 @@ def _check_best(args: SimpleNamespace, held_out: list[Question]) -> None:
         raise UsageError(f"--ckpt.best_metric_key {key}: an evaluation has no such figure; there is {names}")
 
 
-def without_effect(args: SimpleNamespace) -> list[str]:
-    """A sentence for each option that changes nothing."""
+def option_warnings(args: SimpleNamespace, config: RPOConfig) -> list[str]:
+    """A sentence for each option that changes nothing, and one if no checkpoint will be written."""
     ignored = [name for name in ("ref", "reward") if getattr(args, name).offload and args.ds.zero_stage < 3]
     found = [f"--{name}.offload does nothing below --ds.zero_stage 3, which alone moves frozen weights" for name in ignored]
     n = args.eval.n_samples_per_prompt
@@ -105,13 +109,52 @@ def without_effect(args: SimpleNamespace) -> list[str]:
             f"--eval.temperature 0 is greedy, so all {n} answers to a question would be the same: "
             "add --eval.n_samples_per_prompt 1"
         )
-    return found
+    if not (args.ckpt.disable_ds or args.ckpt.save_steps > 0 or keeps_best(args)):
+        found.append("no checkpoint will be written; a run that is killed begins again at step 0: add --ckpt.save_steps N")
+    if sums_in_float32(args) and args.ds.zero_stage == 2:
+        found.append(f"--ds.grad_accum_dtype {args.ds.grad_accum_dtype} does nothing at --ds.zero_stage 2: use 3")
+    if config.shaping.alpha and config.shaping.scope == "rewarded" and "format" in (config.reward.functions or ""):
+        found.append(
+            "--rpo.shaping.alpha lowers the rewards of right answers alone, so a wrong one in the right format may get more "
+            "than a long right one: use the format reward without it"
+        )
+    cosine = "cosine" in (config.reward.functions or "")
+    needed = {  # an option that is not as by default, and what it is for
+        "--rpo.async.max_age": (config.async_ != AsyncOptions() and not args.train.async_enable, "--train.async_enable"),
+        "--rpo.dynamic.max_batches": (
+            config.dynamic != DynamicOptions() and not args.algo.dynamic_filtering_enable,
+            "--algo.dynamic_filtering_enable",
+        ),
+        "--rpo.drafts.tokens": (config.drafts != DraftOptions() and config.drafts.mode == "off", "--rpo.drafts on or auto"),
+        "--rpo.reward.cosine_max_len": (
+            config.reward.cosine_max_len != RewardOptions().cosine_max_len and not cosine,
+            "--rpo.reward.functions cosine",
+        ),
+        f"--rpo.init.mode {config.init.mode}": (
+            config.init.mode != "progressive" and not config.method.continues and config.drafts.mode == "off",
+            "a method that continues stored paths, or --rpo.drafts",
+        ),
+    }
+    return found + [f"{option} does nothing without {what}" for option, (idle, what) in needed.items() if idle]
 
 
-def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question]) -> str | None:
-    """For an evaluation: ``check_labels``, after checking that each prompt leaves room for an answer."""
+def torn_groups(args: SimpleNamespace) -> tuple[str, str] | None:
+    """Why groups do not share their prefixes in training although their model can, and a remedy."""
+    group, micro = args.rollout.n_samples_per_prompt, args.train.micro_batch_size
+    if not micro % group or args.train.dynamic_batch_enable:
+        return None
+    return (
+        f"a micro-batch of {micro} samples splits groups of {group}, but a prefix is shared only within a micro-batch",
+        f"--train.micro_batch_size {group}, or a multiple, where the memory allows it",
+    )
+
+
+def check_questions(args: SimpleNamespace, config: RPOConfig, questions: list[Question], repeated: int) -> list[str]:
+    """For an evaluation: warnings about its questions, after checking that each prompt leaves room for an answer."""
     _check_lengths(args, questions, "--eval.dataset")
-    return check_labels(config, questions)
+    again = f"{repeated:,} rows repeat a question, which is asked once: for several answers to each, use --samples"
+    warnings = (check_labels(config, questions), _contradictions(questions, "the data"), again if repeated else None)
+    return [warning for warning in warnings if warning]
 
 
 def check_wandb() -> str:
@@ -239,6 +282,17 @@ def _frequent_label(questions: list[Question]) -> str | None:
     )
 
 
+def _too_long(args: SimpleNamespace, questions: list[Question]) -> str | None:
+    """A warning if no answer can be as long as ``max_new_tokens``."""
+    room = args.data.max_len - min(len(q.prompt_ids) for q in questions)
+    if (args.rollout.max_new_tokens or 0) <= room:
+        return None
+    return (
+        f"--rollout.max_new_tokens {args.rollout.max_new_tokens} has no effect: --data.max_len {args.data.max_len}, for "
+        f"prompt and answer together, leaves at most {room} tokens for an answer"
+    )
+
+
 def _little_room(args: SimpleNamespace, longest: int) -> str | None:
     """A warning if the longest prompt leaves less than a quarter of ``max_len``, and less than ``max_new_tokens``."""
     room = args.data.max_len - longest
@@ -257,7 +311,7 @@ def check_labels(config: RPOConfig, questions: list[Question]) -> str | None:
     bad = unparsable([q.label for q in questions])
     if not bad:
         return None
-    shown = "; ".join(f"{questions[i].label!r} ({questions[i].prompt[:40]!r})" for i in bad[:3])
+    shown = "; ".join(f"{questions[i].label[:40]!r} ({questions[i].prompt[:40]!r})" for i in bad[:3])
     message = f"{len(bad)} of {len(questions)} labels cannot be parsed by the math reward, such as {shown}"
     if len(bad) > MAX_UNPARSABLE_SHARE * len(questions):
         raise UsageError(message + ". Check --data.label_key, or bring your own reward with --reward.remote_url")

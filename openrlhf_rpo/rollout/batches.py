@@ -7,7 +7,7 @@ from statistics import fmean
 from types import SimpleNamespace
 
 from openrlhf_rpo.algo.draws import keyed_generator
-from openrlhf_rpo.algo.variance import has_signal
+from openrlhf_rpo.algo.variance import CENTERED, has_signal
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.rollout.rollout import Rollout
 from openrlhf_rpo.rollout.selection import Selection
@@ -182,11 +182,18 @@ class Batches:
         n, most = len(self.selection.stream.questions), self.size * self.config.dynamic.max_batches
         if n_done >= most or n - n_tried < self.size - n_kept:
             raise Starved(
-                f"step {step}: {n_done} of {n} questions tried, only {n_kept} of {self.size} groups "
-                "have samples that differ. Make the questions harder or easier, raise "
-                "--rollout.n_samples_per_prompt, lower --rollout.batch_size, or, where questions are left, raise "
-                f"--rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
+                f"step {step}: {n_done} of {n} questions tried, only {n_kept} of {self.size} groups {self._wanted()}. "
+                "Make the questions harder or easier, raise --rollout.n_samples_per_prompt, lower --rollout.batch_size, or, "
+                f"where questions are left, raise --rpo.dynamic.max_batches (now {self.config.dynamic.max_batches})."
             )
+
+    def _wanted(self) -> str:
+        """What a group must be to be trained on."""
+        if not self.args.algo.dynamic_filtering_enable:
+            return f"are at most --rpo.async.max_age {self.config.async_.max_age} steps old"
+        low, high = self.args.algo.dynamic_filtering_range
+        differ = "samples that differ and " if self.args.algo.advantage.estimator in CENTERED else ""
+        return f"have {differ}a mean score between {low:g} and {high:g} (--algo.dynamic_filtering_range)"
 
     def _need_free_questions(self, step: int, missing: int, tried: set[str], in_flight: set[str]) -> None:
         """Groups that a resumed run continues later are in flight, too, and no commit brings them back before."""
@@ -199,11 +206,13 @@ class Batches:
             )
 
     def trains(self, group: Group, step: int) -> bool:
-        """Whether the group is young enough and, with dynamic sampling, its scores differ with a mean in range."""
+        """Whether the group is young enough and, with dynamic sampling, its mean score is in range and its scores differ,
+        where the estimator compares them."""
         if self.n_too_old([group], step) and self.rollout.scorer is not None:  # a reward model scores what is trained on
             return False
         if not self.args.algo.dynamic_filtering_enable:
             return True
         scores = [s.score for s in group.samples]
         low, high = self.args.algo.dynamic_filtering_range
-        return has_signal(scores) and low < fmean(scores) < high
+        differ = has_signal(scores) or self.args.algo.advantage.estimator not in CENTERED
+        return differ and low < fmean(scores) < high

@@ -23,7 +23,7 @@ def question_id(prompt: str, label: str) -> str:
 
 def load_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Question], int]:
     """The training questions and the number of duplicates dropped. Raises UsageError for unusable data."""
-    rows = _load(args, args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split, "--data.prompt_dataset")
+    rows = _load(args, args.data.prompt_dataset, args.data.prompt_split, "--data.prompt_dataset")
     questions = _render(args, rows, tokenizer, f"--data.prompt_dataset {args.data.prompt_dataset}")
     merged = {q.question_id: q for q in questions}
     return list(merged.values()), len(questions) - len(merged)
@@ -36,21 +36,19 @@ def load_eval_questions(args: SimpleNamespace, tokenizer: Any) -> tuple[list[Que
     """
     if not args.eval.dataset:
         return [], 0
-    rows = _load(args, args.eval.dataset, None, args.eval.split, "--eval.dataset")
+    rows = _load(args, args.eval.dataset, args.eval.split, "--eval.dataset")
     questions = _render(args, rows, tokenizer, f"--eval.dataset {args.eval.dataset}")
     merged = {(q.question_id, q.datasource): q for q in questions}
     return list(merged.values()), len(questions) - len(merged)
 
 
-def _load(args: SimpleNamespace, names: str, probabilities: str | None, split: str, flag: str) -> Any:
+def _load(args: SimpleNamespace, names: str, split: str, flag: str) -> Any:
     if not names:
         raise UsageError(f"{flag} is missing: a JSONL, Parquet or CSV file, a folder, or a data set name")
     strategy = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
     with readable(names.split(","), flag, split=split):
         try:
-            data = blending_datasets(
-                names, probabilities, strategy, args.train.seed, args.data.max_samples, dataset_split=split
-            )
+            data = blending_datasets(names, None, strategy, args.train.seed, args.data.max_samples, dataset_split=split)
         except AttributeError as error:  # upstream keeps the dict of all splits when the named one is missing
             raise UsageError(f"{flag} {names}: there is no split {split!r}") from error
     if not len(data):

@@ -361,7 +361,9 @@ class Rollout:
         prefix, longest = sample.prefix, self.max_path_length(question, sampling)
         budget = max(1, longest - len(prefix))
         if prefix.path is not None:  # the method's business is what goes on from a stored path
-            budget = self.config.method.budget(len(prefix), prefix.cut, budget)
+            most, budget = budget, self.config.method.budget(len(prefix), prefix.cut, budget)
+            if not 1 <= budget <= most:
+                raise ValueError(f"method {self.config.method.name}: a budget of {budget} tokens, expected 1 to {most}")
         return budget - len(sample.response_ids)
 
     def _to_score(self, question: Question, path: Path) -> ScoreRequest:

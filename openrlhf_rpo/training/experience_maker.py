@@ -122,13 +122,18 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         return experiences
 
     def _penalize(self, experiences: list["Experience"], args: SimpleNamespace) -> None:
-        """Replaces upstream's penalties, which count only new tokens. The baseline does not enter the logged reward.
+        """Replaces upstream's penalties, which count only new tokens, and as if every prompt left room for the longest
+        answer. The baseline does not enter the logged reward.
 
         Groups without signal get rewards of 0, whose mean is 0.
         """
         lengths = [e.response_length for e in experiences]
+        longest = args.rollout.max_new_tokens or args.data.max_len
+        free = longest - (args.reward.overlong_buffer_len or 0)
         for experience in experiences:
-            experience.response_length = experience.info["path_length"].long()
+            path = experience.info["path_length"].long()
+            room = args.data.max_len - (experience.total_length.long() - path)
+            experience.response_length = path + (longest - room).clamp(0, free)
         apply_length_penalties(experiences, args)
         for experience, length in zip(experiences, lengths, strict=True):
             experience.response_length = length
@@ -174,6 +179,8 @@ class RPOExperienceMaker(RemoteExperienceMaker):
         answers = self._answers("prefix_advantages", rewards)
         if all(answer is None for answer in answers):
             return {}
+        if self.advantage_estimator == "gae":
+            raise ValueError(f"method {self.config.method.name} gives prefixes advantages, which gae has of its own")
         found: list[float] = []
         for answer, own in zip(answers, rewards, strict=True):
             unit = 1.0

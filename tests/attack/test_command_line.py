@@ -75,6 +75,9 @@ WORDS = {
     "--rpo.reward.weights 1,2": "--rpo.reward.weights 1,2: expected one weight for each of --rpo.reward.functions",
     "--rpo.reward.functions maths": "unknown reward 'maths'; the shipped rewards are math, format, cosine",
     "--train.async_enable --train.async_queue_size 9": "--rpo.async.max_age 4 is less than --train.async_queue_size 9",
+    "--critic.freezing_steps 0": "--critic.freezing_steps 0: in these steps the critic alone would train, and there is none",
+    "--algo.advantage.is_correction_level seq --algo.advantage.is_correction_mode clip": "clip bounds a token's weight",
+    "--algo.advantage.is_correction_level token --algo.advantage.is_correction_gating tv": "tv has an upper bound alone",
     "--train.async_enable --rpo.tail 0.5": "--rpo.tail 0.5 is for steps that wait for their rollout",
     "--train.async_enable --train.async_queue_size -1": "--train.async_queue_size -1: at least 0",
     "--ds.ring_attn_size 2": "num_gpus_per_node is 1, not a multiple of --ds.ring_attn_size x --ds.tensor_parallel_size, 2",
@@ -94,6 +97,7 @@ WORDS = {
     "--data.prompt_probs x": "--data.prompt_probs x: expected numbers between commas",
     "--data.prompt_probs 0.5,0.5": "--data.prompt_probs 0.5,0.5: expected one for each data set",
     "--data.prompt_probs -1": "each must be above 0, and together they must be 1",
+    "--data.prompt_probs 1": "--data.prompt_probs mixes data sets by repeating rows",
     # Files of the user
     "--rpo.method verfy": "--rpo.method verfy: expected rpo, paper, verify, off, or FILE.py:NAME",
     "--rpo.method FOLDER/none.py:X": "there is no file",

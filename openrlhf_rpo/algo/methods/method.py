@@ -150,6 +150,11 @@ class Method:
         return 0.0
 
     @property
+    def continues(self) -> bool:
+        """Whether any group may continue stored paths."""
+        return type(self).paths is not Method.paths
+
+    @property
     def reads_history(self) -> bool:
         """Whether ``visits`` must hold all visits of a question."""
         return False

@@ -14,7 +14,8 @@ class Replay(Method):
 
     replay_share: float = option(
         0.75,
-        "share of a batch that replays stored paths; the rest starts from the bare question. 0: data order, as in the paper",
+        "share of a batch that replays stored paths; the rest starts from the bare question. 0, as in the paper: data "
+        "order, and every question that has a path continues it",
         bounds=SHARE_BELOW_ONE,
     )
     replay_max_reuses: int = option(

@@ -110,4 +110,4 @@ def capped(rule: str, cut: int, remaining: int) -> int:
     factor = parse_budget(rule)
     if factor is None:
         return remaining
-    return min(remaining, max(1, math.ceil(factor * cut - 1e-9)))  # 1.1 * 10 is 11.000000000000002 and means 11
+    return max(1, math.ceil(min(remaining, factor * cut) - 1e-9))  # 1.1 * 10 is 11.000000000000002 and means 11

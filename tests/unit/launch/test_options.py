@@ -89,6 +89,12 @@ def test_a_flag_given_by_hand_wins_over_every_preset(argv, flag, given, expected
     assert value(options.parse(words), flag) == expected
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+def test_one_clip_range_given_by_hand_wins_over_the_two_of_a_preset(argv, name):
+    words = [*argv(rpo__preset=name), "--actor.eps_clip", "0.1"]
+    assert list(options.parse(words).actor.eps_clip_low_high) == [0.1, 0.1]
+
+
 def test_an_abbreviated_flag_given_by_hand_wins_too(argv):
     words = [*argv(rpo__preset="grpo", rpo__method="paper"), "--rpo.update.eps", "0.7"]
     assert options.parse(words).rpo.update.epsilon == 0.7
@@ -350,6 +356,25 @@ def test_optimizer_states_sleep_only_where_they_are_partitioned(parse):
     with pytest.raises(UsageError, match="--ds.enable_sleep needs --ds.zero_stage 1 or more"):
         parse(ds__enable_sleep=True, ds__zero_stage=0)
     parse(ds__enable_sleep=True, ds__zero_stage=1)
+    with pytest.raises(UsageError, match="--ds.adam_offload needs --ds.zero_stage 1 or more"):
+        parse(ds__adam_offload=True, ds__zero_stage=0)
+
+
+def test_a_loss_scale_needs_a_stage_that_applies_it(parse):
+    with pytest.raises(UsageError, match="--ds.param_dtype fp16 needs --ds.zero_stage 1 or more"):
+        parse(ds__param_dtype="fp16", ds__zero_stage=0)
+
+
+def test_an_average_of_shards_is_refused(parse):
+    with pytest.raises(UsageError, match="--train.enable_ema averages whole weights.*no --ds.tensor_parallel_size"):
+        parse(train__enable_ema=True, ds__tensor_parallel_size=2, actor__num_gpus_per_node=2)
+
+
+def test_a_kl_that_depends_on_the_number_of_micro_batches_is_no_target(parse):
+    options = {"algo__kl__target": 0.1, "algo__kl__use_loss": True, "algo__kl__init_coef": 0.01, "ref__num_gpus_per_node": 1}
+    parse(**options)
+    with pytest.raises(UsageError, match="--algo.kl.target follows the KL of the loss"):
+        parse(train__dynamic_batch_enable=True, **options)
 
 
 @pytest.mark.parametrize("name", DtypeEnum.fp32._all_values[1:])
@@ -358,6 +383,8 @@ def test_no_optimizer_that_ends_a_run_when_nothing_teaches(parse, name):
     options = {"ds__grad_accum_dtype": name, "ds__param_dtype": "bf16"}
     with pytest.raises(UsageError, match=f"grad_accum_dtype {name} at --ds.zero_stage 1"):
         parse(ds__zero_stage=1, **options)
+    with pytest.raises(UsageError, match=f"grad_accum_dtype {name} at --ds.zero_stage 1"):
+        parse(ds__zero_stage=1, ds__grad_accum_dtype=name)  # bfloat16 on GPUs
     parse(ds__zero_stage=2, **options)
     parse(ds__zero_stage=1, ds__adam_offload=True, **options)
 

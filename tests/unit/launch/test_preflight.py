@@ -189,6 +189,36 @@ def test_a_data_source_that_is_no_name_is_refused(run, rows, source):
         run(eval__dataset=rows(questions(2, datasource=source)))
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "no checkpoint will be written; a run that is killed begins again at step 0"),
+        ({"rpo__async__max_age": 9}, "--rpo.async.max_age does nothing without --train.async_enable"),
+        ({"rpo__dynamic__max_batches": 3}, "--rpo.dynamic.max_batches does nothing without --algo.dynamic"),
+        ({"rpo__drafts__tokens": 8}, "--rpo.drafts.tokens does nothing without --rpo.drafts on or auto"),
+        (
+            {"rpo__reward__cosine_max_len": 9},
+            "--rpo.reward.cosine_max_len does nothing without --rpo.reward",
+        ),
+        (
+            {"rpo__method": "off", "rpo__init__mode": "bulk"},
+            "--rpo.init.mode bulk does nothing without a method",
+        ),
+        (
+            {"rpo__shaping__alpha": 0.1, "rpo__reward__functions": "math,format"},
+            "a wrong one in the right format",
+        ),
+        ({"rollout__max_new_tokens": 9999}, "--rollout.max_new_tokens 9999 has no effect: --data.max_len"),
+        ({"train__micro_batch_size": 2}, "a micro-batch of 2 samples splits groups of 4"),
+    ],
+)
+def test_an_option_that_does_not_do_what_it_seems_to_is_warned_about(run, capsys, changes, said):
+    run(eval__dataset=None, **changes)
+    assert said in capsys.readouterr().out
+    run(ckpt__save_steps=1)
+    assert said not in capsys.readouterr().out
+
+
 # ── Labels ──
 
 

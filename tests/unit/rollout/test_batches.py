@@ -71,12 +71,26 @@ def batches(tmp_path):
     with PathCache.open(f"sqlite:///{tmp_path}/cache.db", {}) as cache:
         cache.mark_initialised()
 
-        def make(dynamic=False, limits=(0, 1), asynchronous=True, max_age=1, tail=1.0, size=2, questions=QUESTIONS, **run):
+        def make(
+            dynamic=False,
+            limits=(0, 1),
+            estimator="group_norm",
+            asynchronous=True,
+            max_age=1,
+            tail=1.0,
+            size=2,
+            questions=QUESTIONS,
+            **run,
+        ):
             config = RPOConfig(method_name="off", method=Off(), async_=AsyncOptions(max_age=max_age), tail=tail)
             args = SimpleNamespace(
                 rollout=SimpleNamespace(batch_size=size, n_samples_per_prompt=3),
                 train=SimpleNamespace(async_enable=asynchronous, async_queue_size=1, seed=3),
-                algo=SimpleNamespace(dynamic_filtering_enable=dynamic, dynamic_filtering_range=limits),
+                algo=SimpleNamespace(
+                    dynamic_filtering_enable=dynamic,
+                    dynamic_filtering_range=limits,
+                    advantage=SimpleNamespace(estimator=estimator),
+                ),
             )
             stream = QuestionStream(questions, 3, 2)
             return Batches(Rollout(config, **run), Selection(stream, cache, Off()), args)
@@ -243,6 +257,14 @@ def test_a_group_whose_mean_score_is_a_limit_of_the_range_is_replaced(batches, l
     batch = made.make(1)
     second = made.rollout.asked[1]
     assert names(batch.kept) == [ORDER[1], second[0]] and names(batch.dropped) == [ORDER[0], second[1]]
+
+
+@pytest.mark.parametrize(("estimator", "right_stays"), [("reinforce", True), ("gae", True), ("rloo", False)])
+def test_a_range_may_keep_groups_that_agree_where_the_estimator_compares_no_samples(batches, estimator, right_stays):
+    scores = {ORDER[0]: (1.0, 1.0), ORDER[1]: (0.0, 0.0)}
+    made = batches(dynamic=True, limits=(0, 1.5), estimator=estimator, scores=lambda name: scores.get(name, (0.0, 1.0)))
+    trained_on = {group.question.question_id: made.trains(group, 1) for group in made.make(1).groups}
+    assert [trained_on[name] for name in ORDER[:2]] == [right_stays, False]
 
 
 @pytest.mark.parametrize(("n", "asked"), [(11, 10), (12, 12), (200, 20)])

@@ -134,6 +134,12 @@ def test_the_overlong_penalty_sees_the_length_of_the_path():
     assert penalized(PREFIX) == [0.25, 0.5, 0.0, 0.75]
 
 
+def test_the_overlong_penalty_grows_up_to_what_the_question_leaves_of_the_context():
+    """A prompt of 3 tokens in a context of 10 leaves 7: free up to 3."""
+    assert len(QUESTION.prompt_ids) == 3
+    assert penalized(PREFIX, data__max_len=10) == [0.0, 0.25, 0.0, 0.5]
+
+
 def test_without_a_prefix_the_overlong_penalty_is_upstreams():
     assert penalized(Prefix()) == [1.0, 1.0, 1.0, 1.0]
 
