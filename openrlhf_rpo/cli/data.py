@@ -9,6 +9,8 @@ from typing import Any
 from openrlhf_rpo.durable import unwritable
 from openrlhf_rpo.errors import UsageError
 
+HELD_OUT = 0.05  # of the questions
+
 
 def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -38,7 +40,7 @@ def add_parser(commands: Any) -> None:
     add("--max-tokens", type=int, metavar="N", help="drop prompts of more than N tokens")
     add("--held-out", type=Path, metavar="FILE", help="write held-out questions to this file, and leave them out of --out")
     share = "share of the questions to hold out, by a hash of seed and question (default: %(default)s)"
-    add("--held-out-share", type=float, default=0.05, metavar="SHARE", help=share)
+    add("--held-out-share", type=float, default=HELD_OUT, metavar="SHARE", help=share)
     add("--sample", type=int, metavar="N", help="train on N of the questions, drawn by the same kind of hash")
     add("--seed", type=int, default=0, help="seed of both hashes (default: %(default)s)")
     add("--force", action="store_true", help="replace existing files")
@@ -75,6 +77,10 @@ def check(args: argparse.Namespace) -> None:
             raise UsageError(f"{flag} {file}: {why}")
     if args.held_out and args.held_out.resolve() == args.out.resolve():
         raise UsageError(f"--held-out {args.held_out} is the same file as --out")
+    if args.held_out is None and args.held_out_share != HELD_OUT:
+        raise UsageError("--held-out-share needs --held-out FILE, where these questions go")
+    if all(map(is_file, args.sources)) and (args.config is not None or args.split != "train"):
+        raise UsageError("--config and --split are for data sets on the hub and folders; a file is read whole")
     if not 0 < args.held_out_share < 1:
         raise UsageError(f"--held-out-share {args.held_out_share}: above 0 and below 1")
     for flag, number in (("--sample", args.sample), ("--max-tokens", args.max_tokens)):

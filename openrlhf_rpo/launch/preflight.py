@@ -118,8 +118,22 @@ def option_warnings(args: SimpleNamespace, config: RPOConfig) -> list[str]:
             "--rpo.shaping.alpha lowers the rewards of right answers alone, so a wrong one in the right format may get more "
             "than a long right one: use the format reward without it"
         )
+    if config.shaping.alpha and not args.reward.remote_url:
+        found.append(
+            "--rpo.shaping.alpha is for rewards from 0 to 1: a reward model's are clipped to --rpo.shaping.min and max"
+        )
+    horizon, longest = config.reward.cosine_max_len, args.rollout.max_new_tokens or args.data.max_len
+    if "cosine" in (config.reward.functions or "") and longest > horizon:
+        found.append(
+            f"answers of more than --rpo.reward.cosine_max_len {horizon} tokens all get one reward; they may have {longest}"
+        )
+    return found + _unused(args, config)
+
+
+def _unused(args: SimpleNamespace, config: RPOConfig) -> list[str]:
+    """A sentence for each option that is given for something that the run does not do."""
     cosine = "cosine" in (config.reward.functions or "")
-    needed = {  # an option that is not as by default, and what it is for
+    needed = {  # whether it is so, and what is missing
         "--rpo.async.max_age": (config.async_ != AsyncOptions() and not args.train.async_enable, "--train.async_enable"),
         "--rpo.dynamic.max_batches": (
             config.dynamic != DynamicOptions() and not args.algo.dynamic_filtering_enable,
@@ -135,7 +149,7 @@ def option_warnings(args: SimpleNamespace, config: RPOConfig) -> list[str]:
             "a method that continues stored paths, or --rpo.drafts",
         ),
     }
-    return found + [f"{option} does nothing without {what}" for option, (idle, what) in needed.items() if idle]
+    return [f"{option} does nothing without {what}" for option, (idle, what) in needed.items() if idle]
 
 
 def torn_groups(args: SimpleNamespace) -> tuple[str, str] | None:

@@ -298,6 +298,8 @@ def test_a_csv_file_may_have_the_index_of_pandas(data, tmp_path):
             "for --held-out: with --held-out-share 0.0001 all 40 fell to --out. Give another share, or another --seed",
         ),
         (["in.jsonl", "--held-out", "out.jsonl"], "is the same file as --out"),
+        (["in.jsonl", "--held-out-share", "0.1"], "--held-out-share needs --held-out FILE, where these questions go"),
+        (["in.jsonl", "--split", "test"], "--config and --split are for data sets on the hub and folders"),
         (["in.jsonl", "--max-tokens", "9"], "need --tokenizer MODEL"),
         (["in.jsonl", "--tokenizer", "no/such/model"], "the tokenizer of no/such/model cannot be loaded"),
         (["in.jsonl", "--held-out", "in.jsonl/h.jsonl"], "in.jsonl cannot be made"),

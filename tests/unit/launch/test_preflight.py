@@ -208,6 +208,10 @@ def test_a_data_source_that_is_no_name_is_refused(run, rows, source):
             {"rpo__shaping__alpha": 0.1, "rpo__reward__functions": "math,format"},
             "a wrong one in the right format",
         ),
+        (
+            {"rpo__reward__functions": "cosine", "rpo__reward__cosine_max_len": 99},
+            "answers of more than --rpo.reward.cosine_max_len 99 tokens all get one reward; they may have 768",
+        ),
         ({"rollout__max_new_tokens": 9999}, "--rollout.max_new_tokens 9999 has no effect: --data.max_len"),
         ({"train__micro_batch_size": 2}, "a micro-batch of 2 samples splits groups of 4"),
     ],

@@ -14,7 +14,8 @@ from openrlhf_rpo.training.passes import (
 
 def test_one_update_a_rollout_needs_no_pass_for_old_log_probs(parsed):
     assert not needs_old_log_probs(parsed())
-    assert not needs_old_log_probs(parsed(critic__freezing_steps=2))  # the first steps train no policy
+    frozen = parsed(critic__freezing_steps=2, algo__advantage__estimator="gae")
+    assert not needs_old_log_probs(frozen)  # the first steps train no policy
 
 
 def test_kl_as_a_loss_does_not_bring_the_pass_back(parsed):
