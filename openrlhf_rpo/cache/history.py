@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Set
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sqlalchemy import distinct, func, select
@@ -145,7 +145,8 @@ class CacheHistory:
     def latest_at(self) -> datetime | None:
         """When the latest step was committed."""
         with self._transaction() as session:
-            return session.scalar(select(StepRow.created_at).order_by(StepRow.step.desc()).limit(1))
+            at = session.scalar(select(StepRow.created_at).order_by(StepRow.step.desc()).limit(1))
+        return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at  # SQLite's are UTC without a zone
 
     def evaluations(self) -> list[tuple[int, dict[str, float]]]:
         """(step, evaluation metrics), oldest first."""

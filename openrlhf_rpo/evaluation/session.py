@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,8 @@ def training_args(model: str, data: str, words: Sequence[str], split: str = "tra
         base += ["--rpo.reward.functions", "math"]
     with contextlib.redirect_stdout(sys.stderr):  # OpenRLHF prints recommendations
         args = parse([*base, "--actor.model_name_or_path", model, "--eval.dataset", data, "--eval.split", split, *words])
+    if "--rpo.reward.max_failure_share" not in given:
+        args.rpo.reward.max_failure_share = 0.0  # a failed reward's stand-in would be stored for good
     if "--data.max_len" not in given:
         args.data.max_len = None  # ``prepare`` reads it from the model
     for group in ("actor", "ref", "critic", "reward"):
@@ -170,8 +172,7 @@ def session(subject: Subject) -> Iterator[Session]:
         from openrlhf_rpo.rollout.rollout import Rollout
         from openrlhf_rpo.rollout.scoring import make_scorer
 
-        none_may_fail = replace(config.reward, max_failure_share=0.0)  # a stand-in would be stored for good
-        scorer = make_scorer(none_may_fail, args.reward.remote_url)
+        scorer = make_scorer(config.reward, args.reward.remote_url)
         resources.callback(scorer.close)
         resources.callback(ray.shutdown)
         connect(args, subject.device)

@@ -40,7 +40,7 @@ def check_cache(args: SimpleNamespace, questions: Sequence[Question], tokenizer:
                 tag = checkpoints.settle(critic=args.algo.advantage.estimator == "gae")  # newer if a run ended since
                 copy = copy_beside(args, tag)
             check_steps(args, cache.latest_step, tag)
-            check_unfinished(args, cache, tag)
+            refuse_complete(args, cache, tag)
             if tag and copy:
                 check_history(cache, where, tag, copy)
             check_options(args, translated(cache.options), steering_options(args, questions), tag)
@@ -89,7 +89,7 @@ def check_steps(args: SimpleNamespace, steps: int, tag: str | None) -> None:
         )
 
 
-def check_unfinished(args: SimpleNamespace, cache: CacheHistory, tag: str | None) -> None:
+def refuse_complete(args: SimpleNamespace, cache: CacheHistory, tag: str | None) -> None:
     """Raises UsageError for a run that has saved its model and kept no checkpoint: resuming it would begin it again."""
     last, at = f"{args.ckpt.output_dir}/tokenizer_config.json", cache.latest_at  # written behind the weights
     if tag is not None or not args.ckpt.load_enable or at is None or not os.path.exists(last):
@@ -98,7 +98,7 @@ def check_unfinished(args: SimpleNamespace, cache: CacheHistory, tag: str | None
         raise UsageError(
             f"the run in {cache_name(args)} is complete, with its model in --ckpt.output_dir {args.ckpt.output_dir}, and it "
             "kept no checkpoint to go on from: it would begin again at step 0. To repeat it, remove the cache, or use "
-            "another --ckpt.path"
+            "another --ckpt.path (or --ckpt.output_dir, if that model is another run's)"
         )
 
 

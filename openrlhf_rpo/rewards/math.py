@@ -17,7 +17,7 @@ finds such labels before a run starts. (The reference then gives every response 
 import itertools
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -39,13 +39,15 @@ _ANNOUNCED = re.compile(
 _FORMULA = re.compile(r"(?s)\$\$(.{1,300}?)\$\$|\$((?:[^$.]|\.(?!\s)){1,300})\$|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]")
 _FURTHER = re.compile(r"\s{0,3}(?:,\s?(?:and|or)?|and|or)\s{1,3}(?=[$\\])")  # between $2$ and $3$
 _PROSE = re.compile(r"[a-z]{2,} [a-z]{2,}")  # no formula
-# 42 and 42 apples and 42, as 6 * 7 is; not 2x, 6*7=42, 2 or 3
+# 42 and about 42 apples and 42, as 6 * 7 is, and 3 L; not 2x, 6*7=42, 2 or 3
+_BEFORE = re.compile(r"(?:\s{0,3}[A-Za-z][A-Za-z'-]{1,30}\s){0,9}\s{0,3}[€£¥]?")
 _NUMBER = re.compile(
     r"\s*[-+]?(?:\d[\d,]{0,99}\.?\d{0,99}|\.\d{1,99})(?:/\d{1,99})?\s?\\?%?(?:[\s.)]*\Z|\s+\(|[,;:]?\s+"
-    r"(?!(?:or|and|times|plus|minus|over|divided)\b)[A-Za-z]{2})"
+    r"(?!(?:or|and|times|plus|minus|over|divided)\b)(?:[A-Za-z]{2}|a\s|[A-Z]\s*\Z))"
 )
-# Dates, times, words in capitals (an order, ACB), 5 feet 3 inches: to math-verify differences, ratios, products, and 5.
-_WORDS = re.compile(r"\d{4}-\d\d?-\d\d?|\d{1,2}:\d\d(?::\d\d)?|[A-Z]{2,}|\d+[A-Za-z]{2,}\d+[A-Za-z]{2,}")
+# Dates, words in capitals (an order, ACB), 5 feet 3 inches: to math-verify differences, products, and 5.
+_WORDS = re.compile(r"\d{4}-\d\d?-\d\d?|[A-Z]{2,}|\d+[A-Za-z]{2,}\d+[A-Za-z]{2,}")
+_TIME = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")  # or a ratio
 _CHOICE = re.compile(r"\s*\(?[A-J]\)?\s*")
 _SENTENCE = re.compile(r".{1,300}?(?=[.;!?](?:\s|\Z)|</|\n|\Z)|.{1,300}")
 _STEPS = re.compile(r"1[.)][ \t]{1,9}[A-Z*]")  # the first of a list
@@ -67,8 +69,11 @@ def math_reward(response: str, label: str) -> float:
     box = last_boxed(response)
     if box and box == label.strip():
         return 1.0
-    if _WORDS.fullmatch(bare := _bare(label)):
-        return float(_bare(_sentence(response) if box is None else box).upper() == bare.upper())
+    bare = _bare(label)
+    if _WORDS.fullmatch(bare) or _TIME.fullmatch(bare):
+        said = _bare(box) if box is not None else next(filter(_is_text, map(_bare, _sentences(response))), "")
+        if _WORDS.fullmatch(bare) or _TIME.fullmatch(said):
+            return float(said.upper() == bare.upper())
     answer = _said(response) if box is None else _read(box.removesuffix(".")) if box else []
     gold = _gold(label) if answer else ()
     return float(any(_equal(*pair) for pair in itertools.product(gold, answer)))
@@ -76,14 +81,11 @@ def math_reward(response: str, label: str) -> float:
 
 def _bare(text: str) -> str:
     """Without text commands, spaces and signs around it."""
-    return re.sub(r"\s", "", re.sub(r"\\(?:text|mathrm)(?:bf|it)?\{([^{}]{0,99})\}", r"\1", text)).strip("$().")
+    return re.sub(r"\s|\\[()]", "", re.sub(r"\\(?:text|mathrm)(?:bf|it)?\{([^{}]{0,99})\}", r"\1", text)).strip("$().")
 
 
-def _sentence(response: str) -> str:
-    """What is said after the last announcement of an answer."""
-    announced = list(_ANNOUNCED.finditer(response))
-    said = announced and _SENTENCE.match(response, announced[-1].end())
-    return said[0] if said else ""
+def _is_text(said: str) -> bool:
+    return bool(re.search(r"\d", said) or _WORDS.fullmatch(said))
 
 
 def parses(label: str) -> bool:
@@ -156,19 +158,36 @@ def _power(found: re.Match[str]) -> str:
 
 def _said(response: str) -> list[Any]:
     """What the last answer that is announced outside a box may mean."""
-    for found in reversed(list(_ANNOUNCED.finditer(response))[-5:]):
-        rest = response[found.end() : found.end() + 400]
+    for found, rest in _announced(response):
         if formulas := _formulas(rest):
             return _read(", ".join(formulas))
         said = _SENTENCE.match(rest)
-        if said is None or "\n" in found[0] and _STEPS.match(rest):
+        if said is None or "\n" in found and _STEPS.match(rest):
             continue
-        text = re.sub(r"\*\*|\\?\$", "", said[0])  # bold, and an amount's sign
+        text = _plain(said[0])
         if _CHOICE.fullmatch(text):
             return _read(text.strip(" ()"))
         if re.search(r"[\d$\\]", said[0]):  # else it announces nothing: "the answer is right"
-            return _read(text, "The final answer is {}") if _NUMBER.match(text) else _read(text)
+            number = _BEFORE.sub("", text, count=1)
+            return _read(number, "The final answer is {}") if _NUMBER.match(number) else _read(text)
     return []
+
+
+def _announced(response: str) -> Iterator[tuple[str, str]]:
+    """(announcement, what follows it), the last first."""
+    for found in reversed(list(_ANNOUNCED.finditer(response))[-5:]):
+        yield found[0], response[found.end() : found.end() + 400]
+
+
+def _sentences(response: str) -> Iterator[str]:
+    """What is said after each announcement, the last first."""
+    matches = (_SENTENCE.match(rest) for _, rest in _announced(response))
+    return (_plain(said[0]) for said in matches if said)
+
+
+def _plain(said: str) -> str:
+    """Without bold type and an amount's sign."""
+    return re.sub(r"\*\*|\\?\$", "", said)
 
 
 def _formulas(text: str) -> list[str]:

@@ -4,10 +4,12 @@ OpenRLHF calls it in threads, where math-verify has no time limit. There, a proc
 program rather than a multiprocessing child, so it inherits nothing of the engine that called, and ends with it.
 """
 
+import os
 import re
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
@@ -16,6 +18,7 @@ from openrlhf_rpo.rewards.math import math_reward
 _END = re.compile(r"(?:(?:</s>|<eos>|<\|[^<>|]*\|>|<\uff5c[^<>\uff5c]*\uff5c>)\s*)+$")
 """Special tokens at the end, which OpenRLHF leaves in the text and training on paths does not."""
 _SECONDS = 30.0  # of one call, as --rpo.reward.timeout by default
+_LOADING = 120.0  # seconds, as of other rewards
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str], **_: object) -> dict[str, float]:
@@ -28,11 +31,19 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str], **_: 
 
 def serve(descriptor: int) -> None:
     """Answer (response, label) pairs with rewards, in the main thread, until the other end closes."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     caller = Connection(descriptor)
     with suppress(EOFError, OSError):
         caller.send(None)  # loaded
         while True:
             caller.send(math_reward(*caller.recv()))
+
+
+def _end_with(parent: int) -> None:
+    """End this process, which may be in a long computation, once its parent has."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 class _Process:
@@ -63,6 +74,9 @@ class _Process:
         with theirs:
             command = [sys.executable, "-c", program]
             self.process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=2)
+        if not self.connection.poll(_LOADING):
+            self.end()
+            raise TimeoutError(f"the math reward's process did not load within {_LOADING:g} s")
         self.connection.recv()
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ from openrlhf_rpo.rollout.reward_pool import NOT_TRIED, RewardLoadError, RewardP
 logger = logging.getLogger(__name__)
 
 _SHOWN = 5  # how many failures an error lists
-_NONE_MAY_FAIL = "none may fail in an evaluation, or with --rpo.reward.max_failure_share 0"
+_NONE_MAY_FAIL = "none may fail with --rpo.reward.max_failure_share 0, the default of evaluations"
 
 
 class RewardFailures(Failed):
@@ -197,5 +197,5 @@ def _check_url(url: str, number: int) -> None:
     if not well_formed:  # not quoted: it could hold a password
         raise UsageError(
             f"--reward.remote_url: address {number} is neither a Python file nor a URL like http://host:port/path, without "
-            "user, password, ? and #"
+            "user, password, or any of ? # ; & = @"
         )

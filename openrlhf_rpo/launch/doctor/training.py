@@ -31,7 +31,7 @@ from openrlhf_rpo.launch.preflight import (
     torn_groups,
     written_folders,
 )
-from openrlhf_rpo.launch.resume import check_history, check_options, check_steps, check_unfinished, copy_beside
+from openrlhf_rpo.launch.resume import check_history, check_options, check_steps, copy_beside, refuse_complete
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
 from openrlhf_rpo.rollout.reward_call import RewardRequest
 from openrlhf_rpo.rollout.reward_pool import RewardLoadError
@@ -333,7 +333,7 @@ def cache_state(args: SimpleNamespace, questions: list[Question], tokenizer: Any
         if other:
             raise UsageError(f"{where} belongs to a run with another {listed(other)}: use another --ckpt.path")
         check_steps(args, cache.latest_step, tag)
-        check_unfinished(args, cache, tag)
+        refuse_complete(args, cache, tag)
         if tag and copy:
             check_history(cache, where, tag, copy)
         check_options(args, options, steering_options(args, questions), tag)

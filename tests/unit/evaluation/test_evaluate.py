@@ -340,13 +340,14 @@ def test_results_of_another_content_of_the_reward_file_are_not_compared(tmp_path
     assert "reward_content is {'r.py': '12ab'} in one and {'r.py': '34cd'} in the other" in capsys.readouterr().err
 
 
-def test_no_reward_of_an_evaluation_may_fail(data, monkeypatch):
+@pytest.mark.parametrize(("words", "share"), [([], "0.0"), (["--rpo.reward.max_failure_share", "0.5"], "0.5")])
+def test_no_reward_of_an_evaluation_may_fail_unless_the_user_allows_it(data, monkeypatch, words, share):
     """Its stand-in would be stored as the sample's score, and never be tried again."""
     made = "openrlhf_rpo.rollout.scoring.make_scorer"
     monkeypatch.setattr(made, lambda options, _: pytest.fail(f"share {options.max_failure_share}"))
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")  # which session sets
-    subject = prepare(training_args(MODEL, data, ["--rpo.reward.max_failure_share", "0.5"]))
-    with pytest.raises(pytest.fail.Exception, match=r"share 0\.0"), session(subject):
+    subject = prepare(training_args(MODEL, data, words))
+    with pytest.raises(pytest.fail.Exception, match=f"share {share}"), session(subject):
         pass
 
 

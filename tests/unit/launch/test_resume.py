@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ def test_a_run_that_goes_on_from_a_checkpoint_keeps_its_batch_size(begun, run):
         resume(run, rollout__batch_size=16, train__batch_size=16, rpo__allow_changed_options="true")
 
 
+@pytest.fixture(params=["America/New_York", "Asia/Tokyo"])
+def far_from_utc(request, monkeypatch):
+    with monkeypatch.context() as place:
+        place.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_utc")
 def test_a_complete_run_without_checkpoints_does_not_begin_again(begun, run):
     saved = Path(begun(0).ckpt.output_dir, "tokenizer_config.json")
     saved.touch()  # of an earlier run

@@ -139,8 +139,8 @@ def test_where_none_may_fail_the_error_says_so(scorer, reward_file):
     with pytest.raises(RewardFailures) as caught:
         scorer([reward_file], max_failure_share=0.0, workers=1).score([request("0", "bad"), request("1")])
     assert str(caught.value) == (
-        "1 of 2 rewards failed, 1 were not tried any more; none may fail in an evaluation, or with "
-        "--rpo.reward.max_failure_share 0\n  question bad: ZeroDivisionError: division by zero (reward.py, line 3)"
+        "1 of 2 rewards failed, 1 were not tried any more; none may fail with --rpo.reward.max_failure_share 0, "
+        "the default of evaluations\n  question bad: ZeroDivisionError: division by zero (reward.py, line 3)"
     )
 
 
