@@ -7,7 +7,7 @@ import torch
 
 from openrlhf_rpo.errors import Failed
 from openrlhf_rpo.training.shared_prefix.attention import enable
-from openrlhf_rpo.training.shared_prefix.chunked import ChunkedForward, agreed, say
+from openrlhf_rpo.training.shared_prefix.chunked import FAILURES, ChunkedForward, agreed, say
 from openrlhf_rpo.training.shared_prefix.forward import ActionLogProbs, shared_log_probs
 from openrlhf_rpo.training.shared_prefix.head import unwrapped
 from openrlhf_rpo.training.shared_prefix.layout import lay_out
@@ -40,6 +40,9 @@ def compute_in_chunks(actor: Any, name: str) -> None:
     actor.forward = ChunkedForward(actor, name, TOLERANCE[next(actor.model.parameters()).dtype][0])
 
 
+_DROPOUT = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")  # by architecture
+
+
 def model_cannot_share(model: Any, multimodal: bool = False) -> str | None:
     """Why this transformers model cannot share prefixes (a clause for the log), or None."""
     model, config = unwrapped(model), _config(model)
@@ -53,7 +56,7 @@ def model_cannot_share(model: Any, multimodal: bool = False) -> str | None:
         f"it has layers of {', '.join(others)}": others,
         "it keeps a recurrent state": getattr(model, "_is_stateful", False),
         "it attends within a sliding window": sliding is not None,
-        "it drops attention weights at random (attention_dropout)": getattr(config, "attention_dropout", 0) > 0,
+        "it drops attention weights at random (attention_dropout)": any(getattr(config, name, 0) for name in _DROPOUT),
         "its architecture does not use transformers' attention registry": not registered,
         "attention 'eager' is the model's own code; sdpa or flash_attention_2 would do": eager,
     }
@@ -128,7 +131,7 @@ class SharedForward:
             plain, shared, control = self.plain(*rows), self.values(*rows), self.values(*rows, share=False)
         except torch.OutOfMemoryError:  # only this process failed: others may be inside a collective operation
             raise
-        except (RuntimeError, TypeError, ValueError, KeyError, ImportError) as error:
+        except FAILURES as error:
             return f"its first batch failed with {type(error).__name__}: {error}"
         finally:
             self.owner.train(training)

@@ -10,6 +10,8 @@ from openrlhf_rpo.training.shared_prefix.head import output_layer
 
 CHECKED = 512
 """Tokens of the first row that are computed both ways."""
+FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError, ImportError)
+"""What a model's own code may raise for a form of its tensors that it does not expect."""
 
 
 def agreed(reason: str | None) -> str | None:
@@ -83,6 +85,10 @@ class ChunkedForward:
             model, packed = self.actor.model, self.actor.packing_samples
             found = whole_log_probs(model, sequences, attention_mask, mask, self.actor.temperature, False, packed)
             expected = self.upstream(sequences, mask, attention_mask)
+        except torch.OutOfMemoryError:  # only this process failed: others may be inside a collective operation
+            raise
+        except FAILURES as error:
+            return f"the first row failed with {type(error).__name__}: {error}"
         finally:
             self.actor.train(training)
         gap = ((found.log_probs - expected).abs().sum() / mask.sum().clamp(min=1)).item()

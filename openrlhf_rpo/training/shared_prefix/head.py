@@ -17,7 +17,7 @@ from openrlhf_rpo.training.passes import LOGITS_AT_ONCE
 
 _CHANGES_LOGITS = (
     *("final_logit_softcapping", "logits_soft_cap", "logit_scale", "logits_scaling", "output_multiplier"),
-    "lm_head_multiplier",
+    *("lm_head_multiplier", "unpadded_vocab_size"),
 )
 """Settings of transformers models that change logits after the output layer."""
 

@@ -181,6 +181,7 @@ SERVED = {
 }
 NOT_SERVED = {
     "mistral": (SMALL | {"sliding_window": 6}, "sliding window"),
+    "gpt2": ({"vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4}, "at random"),
     "gemma2": (SMALL, "sliding_attention"),
     "mamba": ({"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2}, "linear_attention"),
 }

@@ -66,6 +66,17 @@ def test_a_model_with_more_behind_its_output_layer_keeps_upstreams_pass_and_says
     )
 
 
+def test_a_model_whose_own_code_fails_on_log_probs_keeps_upstreams_pass_and_says_so(monkeypatch, capsys):
+    actor, (log_probs, _) = in_chunks()
+
+    def shaped(*_args, **_options):
+        raise IndexError("too many indices for tensor of dimension 2")
+
+    monkeypatch.setattr(chunked, "whole_log_probs", shaped)
+    assert torch.equal(call(actor), log_probs)
+    assert "because the first row failed with IndexError: too many indices" in capsys.readouterr().out
+
+
 def test_log_probs_that_differ_are_not_trusted(monkeypatch, capsys):
     right = chunked.whole_log_probs
 
