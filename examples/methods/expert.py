@@ -7,7 +7,8 @@ imported path, cut as in ``rpo``. Otherwise, and for questions without an import
 
 Measured on the testbed (24 steps of 16x4, three fresh seeds, worked solutions without mistakes): 0.863 +- 0.033 on main
 (237k tokens, 77 s), 0.796 +- 0.046 on hard (264k, 75 s); plain ``rpo`` 0.881 (162k, 54 s) and 0.794 (186k, 65 s). No better,
-for half again as many tokens on main.
+for half again as many tokens on main. Then replays also went to questions that had never been asked, which start bare;
+without these it was not measured.
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,8 @@ Degenerate cases: an all-wrong group stores only a wrong path, and nothing befor
 this is ``rpo``.
 
 Measured on the testbed (24 steps of 16x4, three fresh seeds): 0.878 +- 0.026 on main (170k tokens, 54 s), 0.772 +- 0.046 on
-hard (209k, 68 s); plain ``rpo`` 0.881 (162k, 54 s) and 0.794 (186k, 65 s). No difference that three seeds can show.
+hard (209k, 68 s); plain ``rpo`` 0.881 (162k, 54 s) and 0.794 (186k, 65 s). No difference that three seeds can show. Then
+replays also went to questions without a right path, which start bare; without these it was not measured.
 """
 
 from collections.abc import Sequence

@@ -112,6 +112,10 @@ def test_the_rows_of_the_readme_are_those_of_the_reports(shape, report, others):
 
 PRETRAINED = {
     "2026-11-26-real": {},
+    "2026-11-29-real-leg-counting-updates": {
+        "raft": "leg_counting, 6 updates a step: full answers (`off`)",
+        "grpo": "GRPO, 24 questions x 4",
+    },
     "2026-11-27-real-products": {"grpo": "GRPO, 24 questions x 4"},
     "2026-11-27-real-products-updates": {"raft": "full answers (`off`), 48 questions"},
     "2026-11-28-real-updates": {
