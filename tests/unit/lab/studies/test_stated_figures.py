@@ -116,6 +116,7 @@ PRETRAINED = {
         "raft": "leg_counting, 6 updates a step: full answers (`off`)",
         "grpo": "GRPO, 24 questions x 4",
     },
+    "2026-11-29-real-leg-counting-more-updates": {"raft": "full answers (`off`), 12 updates a step"},
     "2026-11-27-real-products": {"grpo": "GRPO, 24 questions x 4"},
     "2026-11-27-real-products-updates": {"raft": "full answers (`off`), 48 questions"},
     "2026-11-28-real-updates": {
