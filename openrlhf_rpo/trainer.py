@@ -31,7 +31,7 @@ from openrlhf_rpo.rollout.questions import QuestionStream, load_eval_questions, 
 from openrlhf_rpo.rollout.rollout import EVAL_STEP, Rollout
 from openrlhf_rpo.rollout.scoring import make_scorer
 from openrlhf_rpo.rollout.selection import Selection
-from openrlhf_rpo.run.checkpoints import Checkpoints, writes
+from openrlhf_rpo.run.checkpoints import Checkpoints, probe, writes
 from openrlhf_rpo.run.files import cache_url, fingerprints, model_place
 from openrlhf_rpo.run.metrics import GENERATED_TOTAL, cache_metrics, console_line, rollout_metrics
 from openrlhf_rpo.run.phases import PhaseClock
@@ -170,7 +170,7 @@ class _RPOTrainer(BasePPOTrainer):
             folders["--ckpt.path"] = ckpt.path
         groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
         for flag, folder in folders.items():
-            with self.checkpoints.probe(folder) as file:
+            with probe(folder) as file:
                 blind = {node for group in groups for node in ray.get(group.async_run_method("blind_to", file=file)) if node}
             if blind:
                 raise Failed(

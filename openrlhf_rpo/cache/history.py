@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Set
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import distinct, func, select
@@ -12,7 +12,7 @@ from openrlhf_rpo.cache.codec import CodecError
 from openrlhf_rpo.cache.columns import BadValue
 from openrlhf_rpo.cache.errors import CacheCorrupt, CacheError, cure_of
 from openrlhf_rpo.cache.inspection import Inspection
-from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, UnfinishedRow, VisitRow
+from openrlhf_rpo.cache.models import EvaluationRow, PathRow, QuestionRow, RunRow, StepRow, UnfinishedRow, VisitRow, in_utc
 from openrlhf_rpo.cache.replay import ReplayQueue
 from openrlhf_rpo.cache.rows import (
     CHUNK,
@@ -146,7 +146,7 @@ class CacheHistory:
         """When the latest step was committed."""
         with self._transaction() as session:
             at = session.scalar(select(StepRow.created_at).order_by(StepRow.step.desc()).limit(1))
-        return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at  # SQLite's are UTC without a zone
+        return None if at is None else in_utc(at)
 
     def evaluations(self) -> list[tuple[int, dict[str, float]]]:
         """(step, evaluation metrics), oldest first."""

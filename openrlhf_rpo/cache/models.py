@@ -145,10 +145,14 @@ def _columns(table: type[Base]) -> tuple[list[str], Callable[[Mapping[str, Any]]
     return names, itemgetter(*names)
 
 
+def in_utc(value: datetime) -> datetime:
+    """A stored time with its zone: SQLite returns UTC without one."""
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
+
+
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     bytes: lambda value: value[:5],
     dict: lambda value: sorted(value.items()),
-    # SQLite returns UTC without a time zone.
-    datetime: lambda value: (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat(),
+    datetime: lambda value: in_utc(value).isoformat(),
 }
 """How values of some types enter the checksum. An exact type lookup, because a step checks thousands of values."""

@@ -215,7 +215,8 @@ class PathCache(CacheHistory):
 
         Raises when the cache ends before ``step``: it is then not the one the checkpoint was written with.
         """
-        self.wait_until_inspected()
+        if self.latest_step > step:  # else nothing goes, and a resumed run starts meanwhile
+            self.wait_until_inspected()
         self._queue = None
         with self._transaction() as session:
             latest = latest_step(session)

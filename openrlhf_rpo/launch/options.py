@@ -365,13 +365,17 @@ def _check_lora(args: SimpleNamespace, rpo: RPOConfig) -> None:
 
 def _check_penalties(args: SimpleNamespace) -> None:
     """OpenRLHF asserts this, but only after the first rollout."""
-    buffer = args.reward.overlong_buffer_len
-    longest = min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len)
+    buffer, longest = args.reward.overlong_buffer_len, longest_answer(args)
     need(
         buffer is None or buffer <= longest,
         f"--reward.overlong_buffer_len {buffer} is longer than the longest answer, {longest} tokens "
         "(--rollout.max_new_tokens, or --data.max_len)",
     )
+
+
+def longest_answer(args: SimpleNamespace) -> int:
+    """Tokens that an answer to the shortest prompt may have."""
+    return min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len)
 
 
 def _check_correction(args: SimpleNamespace) -> None:

@@ -11,7 +11,7 @@ from openrlhf_rpo.errors import ExchangeError, UsageError, reason_of
 from openrlhf_rpo.exchange.sources import check_source, import_source
 from openrlhf_rpo.launch.model_code import refuse_model_code
 from openrlhf_rpo.launch.model_files import check_models
-from openrlhf_rpo.launch.options import sums_in_float32
+from openrlhf_rpo.launch.options import longest_answer, sums_in_float32
 from openrlhf_rpo.launch.resume import check_cache
 from openrlhf_rpo.rewards.math import unparsable
 from openrlhf_rpo.rollout.imported_paths import not_verifiable
@@ -122,7 +122,7 @@ def option_warnings(args: SimpleNamespace, config: RPOConfig) -> list[str]:
         found.append(
             "--rpo.shaping.alpha is for rewards from 0 to 1: a reward model's are clipped to --rpo.shaping.min and max"
         )
-    horizon, longest = config.reward.cosine_max_len, args.rollout.max_new_tokens or args.data.max_len
+    horizon, longest = config.reward.cosine_max_len, longest_answer(args)
     if "cosine" in (config.reward.functions or "") and longest > horizon:
         found.append(
             f"answers of more than --rpo.reward.cosine_max_len {horizon} tokens all get one reward; they may have {longest}"

@@ -108,10 +108,13 @@ def last_boxed(text: str) -> str | None:
     for match in reversed(list(_BOX.finditer(text))):
         end = _closing(text, match.end())
         if end is None or (contents and not _BETWEEN.fullmatch(text, end + 1, behind)):
-            return ", ".join(filter(None, dict.fromkeys(reversed(contents))))
+            break
         contents.append(text[match.end() : end].strip())
         behind = match.start()
-    return ", ".join(filter(None, dict.fromkeys(reversed(contents)))) if contents else None
+    else:
+        if not contents:
+            return None
+    return ", ".join(filter(None, dict.fromkeys(reversed(contents))))
 
 
 def _closing(text: str, start: int) -> int | None:

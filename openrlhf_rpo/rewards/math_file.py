@@ -29,9 +29,9 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str], **_: 
     return {"rewards": score, "scores": score}
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, parent: int) -> None:
     """Answer (response, label) pairs with rewards, in the main thread, until the other end closes."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     caller = Connection(descriptor)
     with suppress(EOFError, OSError):
         caller.send(None)  # loaded
@@ -69,7 +69,7 @@ class _Process:
         self.connection, theirs = Pipe()
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; from openrlhf_rpo.rewards.math_file import serve; "
-            f"serve({theirs.fileno()})"
+            f"serve({theirs.fileno()}, {os.getpid()})"
         )
         with theirs:
             command = [sys.executable, "-c", program]

@@ -81,12 +81,6 @@ class Checkpoints:
                 raise UsageError(f"checkpoint {tag} is in {self.path / '_actor'}, but not in {folder}: restore that folder")
         return tag
 
-    @contextmanager
-    def probe(self, folder: str | None = None) -> Iterator[str]:
-        """A new temporary file in ``folder`` (by default ``--ckpt.path``), for other nodes to look for."""
-        with tempfile.NamedTemporaryFile(dir=folder or self.path, prefix=".seen-from-every-node-") as file:
-            yield file.name
-
     def claim(self) -> None:
         """Begin to write here, and remove a former run's unfinished checkpoint. A run still alive here, with another cache,
         can publish nothing from now on."""
@@ -201,6 +195,13 @@ def _named(file: Path) -> str:
     if text and not _TAG.fullmatch(text):
         raise UsageError(f"{file} names {text[:60]!r}, which is no checkpoint: {remedy}")
     return text
+
+
+@contextmanager
+def probe(folder: str) -> Iterator[str]:
+    """A new temporary file in ``folder``, for other nodes to look for."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".seen-from-every-node-") as file:
+        yield file.name
 
 
 def keeps_best(args: SimpleNamespace) -> bool:

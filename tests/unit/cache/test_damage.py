@@ -202,6 +202,20 @@ def damage_a_path(file) -> None:
     file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :])
 
 
+@pytest.mark.parametrize(
+    "remove", [lambda cache: cache.rollback(1), lambda cache: cache.prune(2)], ids=["rollback", "prune"]
+)
+def test_nothing_is_removed_from_a_large_cache_before_it_has_been_checked(filled, reopen, monkeypatch, remove) -> None:
+    file, _ = filled
+    damage_a_path(file)
+    waited, wait, inspect = threading.Event(), inspection.Inspection.wait, inspection.Inspection._inspect
+    monkeypatch.setattr(inspection, "AT_ONCE", 0)
+    monkeypatch.setattr(inspection.Inspection, "_inspect", lambda self: inspect(self) if waited.wait(5) else None)
+    monkeypatch.setattr(inspection.Inspection, "wait", lambda self, progress=None: (waited.set(), wait(self, progress)))
+    with reopen() as cache, pytest.raises(CacheCorrupt, match="is damaged"):
+        remove(cache)
+
+
 def test_verify_names_every_damage(filled) -> None:
     file, _ = filled
     with sqlite3.connect(file) as connection:

@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_rpo.errors import Failed, UsageError
 from openrlhf_rpo.run import checkpoints as module
-from openrlhf_rpo.run.checkpoints import CACHE_FILE, Checkpoints, step_of
+from openrlhf_rpo.run.checkpoints import CACHE_FILE, Checkpoints, probe, step_of
 from openrlhf_rpo.upstream import STAGING
 
 INF = float("inf")
@@ -256,7 +256,7 @@ def test_the_steps_are_those_of_any_checkpoint_the_best_one_included(make, tmp_p
 
 
 def test_a_probe_is_below_the_folder_while_somebody_looks_and_leaves_nothing(tmp_path):
-    with Checkpoints(str(tmp_path), 3, float("inf")).probe() as file:
+    with probe(str(tmp_path)) as file:
         assert [str(path) for path in tmp_path.iterdir()] == [file]
     assert list(tmp_path.iterdir()) == []
 
